@@ -1,0 +1,62 @@
+"""How a program on a node talks to the launch host: frames on stdout, orders as JSON lines on stdin.
+
+A frame is one JSON line, the header, with its body's length under "n" where there is a body, and then the body's bytes.
+The first line of all is the marker `AORTA <nonce>`: whatever a noisy shell printed before it is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+
+class Wire:
+    """The node's end of a channel."""
+
+    def __init__(self, nonce: str) -> None:
+        self.out = os.dup(1)
+        self._rest = b""
+        self._orders: list[dict[str, Any]] = []
+        # A stray print of a library must not land between two frames.
+        os.dup2(2, 1)
+        write_all(self.out, b"AORTA " + nonce.encode() + b"\n")
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        """Write one frame; blocks until all of it is taken."""
+        write_all(self.out, frame(header, body))
+
+    def read_order(self) -> dict[str, Any] | None:
+        """Wait for the next order; None when the launch host has closed its end."""
+        while not self._orders:
+            if not self._fill():
+                return None
+        return self._orders.pop(0)
+
+    def ready_orders(self) -> list[dict[str, Any]] | None:
+        """Take what has come after stdin polled readable; None when the launch host has closed its end."""
+        if not self._fill():
+            return None
+        orders, self._orders = self._orders, []
+        return orders
+
+    def _fill(self) -> bool:
+        data = os.read(0, 1 << 16)
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        self._orders += [json.loads(line) for line in lines if line]
+        return bool(data)
+
+
+def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
+    """Build the bytes of one frame."""
+    if body:
+        header = {**header, "n": len(body)}
+    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write every byte, however many writes it takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

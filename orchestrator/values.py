@@ -1,0 +1,187 @@
+"""The values that the rooms hand to each other: frozen, without behaviour beyond what follows from their fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+
+class Exit(IntEnum):
+    """The exit codes, the same in every verb."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_READY = 3
+    NODE_LOST = 4
+    TIME_LIMIT = 124
+    INTERRUPTED = 130
+    STOPPED = 143
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One line of the node list; its place in the list is its node rank."""
+
+    name: str
+    """As the list writes it, unique in the list; what people read."""
+    host: str
+    """What SSH dials: a name, an address or an alias of ssh_config; no brackets."""
+    where: str = ""
+    """file:line"""
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+    jump: str | None = None
+    addr: str | None = None
+    """Data address, when it differs from the one that SSH reaches."""
+    iface: str | None = None
+    slots: int | None = None
+    gpus: tuple[str, ...] = ()
+    """Indices or UUIDs."""
+    python: str | None = None
+    local: bool | None = None
+    """True or False as the list says; None: found out by address."""
+    env: tuple[tuple[str, str], ...] = ()
+
+
+Status = Literal["ok", "warn", "fail", "skip", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check says of one node, or of all of them together (node_rank None)."""
+
+    check: str
+    status: Status
+    node_rank: int | None = None
+    detail: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvValue:
+    """One variable of the ranks' environment and who set it."""
+
+    name: str
+    value: str
+    origin: str
+    """e.g. "--env", "config launch.env", "node list node_ip_list.txt:3", "aorta-launch"."""
+    secret: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePlan:
+    """Everything that one node is told."""
+
+    node_rank: int
+    node: Node
+    processes: int
+    first_rank: int
+    address: str
+    """Numeric data address of this node."""
+    interface: str
+    python: str
+    workdir: str
+    run_folder: str
+    """Absolute path on the node."""
+    argv: tuple[str, ...]
+    """The agent's words, first the interpreter."""
+    env: tuple[EnvValue, ...]
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks of this node."""
+        return range(self.first_rank, self.first_rank + self.processes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One attempt of a run, complete before anything is started."""
+
+    run_id: str
+    attempt: int
+    project: str
+    nodes: tuple[NodePlan, ...]
+    master_addr: str
+    master_port: int
+    script: tuple[str, ...]
+    """The words after torchrun's own: the script or -m module, and its arguments."""
+    grace_s: float
+    failure_grace_s: float
+
+    @property
+    def world_size(self) -> int:
+        """Processes over all nodes."""
+        return sum(node.processes for node in self.nodes)
+
+    def node_of(self, rank: int) -> NodePlan:
+        """The node on which a global rank runs."""
+        return next(node for node in self.nodes if rank in node.ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankExit:
+    """How one rank ended: its own status, on the clock of the launch host."""
+
+    node_rank: int
+    rank: int
+    local_rank: int
+    time: float
+    """Seconds since the epoch, corrected by the node's clock offset."""
+    code: int | None = None
+    """None: not known."""
+    signal: int | None = None
+    after_stop: bool = False
+    """The stop order had been given to its node before."""
+
+    @property
+    def clean(self) -> bool:
+        """It ended with status 0."""
+        return self.code == 0 and self.signal is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A place in the experiment directory that shows what a verdict says."""
+
+    file: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstFailure:
+    """The failure that the others follow from."""
+
+    node: str
+    node_rank: int
+    rank: int | None = None
+    local_rank: int | None = None
+    time: float | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    error: str = ""
+    """The exception line, or the last line that it wrote."""
+    traceback: str = ""
+    """Deepest frame: file:line in function."""
+
+
+RunState = Literal["succeeded", "failed", "killed", "timed out", "lost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The one true end of a run."""
+
+    state: RunState
+    exit_code: int
+    cause: str
+    first_failure: FirstFailure | None = None
+    stopped: tuple[int, ...] = ()
+    """Global ranks that were stopped because of it."""
+    evidence: tuple[Evidence, ...] = ()
+    remedy: str = ""
+    duration_s: float = 0.0
+    survivors: tuple[tuple[str, int, str], ...] = ()
+    """node, pid, command: what outlived the stop."""
