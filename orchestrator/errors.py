@@ -88,6 +88,11 @@ class PushError(NotReadyError):
     """The code did not arrive as it is here."""
 
 
+@dataclass
+class CollectError(AortaError):
+    """What the run wrote on a node did not come back, or not all of it."""
+
+
 class Several(AortaError):  # noqa: N818 - it is a bundle of errors, not one more kind
     """The errors of several nodes, told together."""
 

@@ -185,3 +185,25 @@ class Verdict:
     duration_s: float = 0.0
     survivors: tuple[tuple[str, int, str], ...] = ()
     """node, pid, command: what outlived the stop."""
+    family: str = ""
+    """The class of the cause."""
+    rule: str = ""
+    """The entry of the catalogue that decided."""
+    confidence: Literal["certain", "likely", "unknown"] = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopReport:
+    """What a stop order did on one node."""
+
+    node_rank: int
+    node: str
+    found: bool = True
+    """Something of the run was there."""
+    stopped: int = 0
+    """Processes that are gone because of it, those that needed KILL included."""
+    killed: int = 0
+    survivors: tuple[tuple[int, str], ...] = ()
+    """pid, command."""
+    error: str = ""
+    """Why the node could not be asked; what is left there is not known."""

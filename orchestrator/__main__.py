@@ -1,0 +1,7 @@
+"""`python -m orchestrator` is aorta-launch."""
+
+import sys
+
+from orchestrator.cli import main
+
+sys.exit(main())

@@ -1,0 +1,148 @@
+"""The table of contents: each verb is the ordered list of its phases."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from orchestrator.environment import settings_env
+from orchestrator.errors import UsageError
+from orchestrator.nodelist import read_node_list, select_nodes
+from orchestrator.output.checks_text import checks_document, is_ready, render_checks
+from orchestrator.output.console import Talk, build_talk
+from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill
+from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
+from orchestrator.phases.connect import connect
+from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
+from orchestrator.phases.known_runs import KnownRun, choose_runs, read_known_runs
+from orchestrator.phases.preflight import judge, probe_nodes, prove_addresses
+from orchestrator.phases.record import end_entry
+from orchestrator.phases.run import new_run_id, run_on
+from orchestrator.phases.script import check_script
+from orchestrator.phases.signals import Terminated, caught_signals
+from orchestrator.phases.stop import stop_run
+from orchestrator.settings import Settings, render_origins
+from orchestrator.values import EnvValue, Exit, Node
+
+
+def launch(settings: Settings) -> int:
+    """Check, plan, push, start, watch, collect: one run from a node list to its verdict."""
+    talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
+    talk.detail(render_origins(settings))
+    nodes = read_nodes(settings)
+    check_script(settings)
+    env = settings_env(settings, os.environ)
+    with ExitStack() as undo:
+        try:
+            signals = undo.enter_context(caught_signals())
+            ground = survey(nodes, settings, env, talk, undo)
+            if not show_findings(ground, talk):
+                return int(Exit.NOT_READY)
+            if settings.dry_run or settings.print_commands:
+                return show_plan(ground, talk)
+            return run_on(ground, talk, signals, undo, os.environ)
+        except Terminated:
+            talk.say("stopped by SIGTERM; nothing is left running")
+            return int(Exit.STOPPED)
+        except KeyboardInterrupt:
+            talk.say("stopped by Ctrl-C; nothing is left running")
+            return int(Exit.INTERRUPTED)
+
+
+def check(settings: Settings) -> int:
+    """Ask every node whether a launch would work, and say what to do where not."""
+    talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
+    talk.detail(render_origins(settings))
+    nodes = read_nodes(settings)
+    with ExitStack() as undo:
+        ground = survey(nodes, settings, (), talk, undo)
+        talk.show(render_checks(nodes, ground.findings))
+        if settings.json_output:
+            talk.document(checks_document(nodes, ground.findings))
+        return int(Exit.DONE if is_ready(ground.findings) else Exit.NOT_READY)
+
+
+def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool) -> int:  # noqa: FBT001
+    """Stop runs on all of their nodes and prove that nothing of them is left."""
+    talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
+    chosen = choose_runs(read_known_runs(Path.home()), run, all_runs=all_runs)
+    if all_runs and not yes:
+        confirm(chosen)
+    code = Exit.DONE
+    for known in chosen:
+        talk.say(f"stopping {known.run_id} on {len(known.nodes)} nodes, {settings.grace_s:g} s grace")
+        reports = stop_run(known.nodes, kill_settings(settings, known), known.run_id)
+        talk.show(render_kill(reports))
+        if settings.json_output:
+            talk.document(kill_document(known.run_id, reports))
+        if is_clean(reports):
+            end_entry(known.entry, live=False)
+        code = max(code, kill_exit(reports))
+    return int(code)
+
+
+def read_nodes(settings: Settings) -> tuple[Node, ...]:
+    """Read the node list and take the nodes that are meant."""
+    return select_nodes(read_node_list(settings.nodes), settings.include, settings.exclude)
+
+
+def survey(nodes: Sequence[Node], settings: Settings, env: tuple[EnvValue, ...], talk: Talk, undo: ExitStack) -> Ground:
+    """Connect to every node, ask it, prove the addresses, and judge."""
+    talk.detail(f"connecting to {len(nodes)} nodes")
+    links = connect(nodes, settings)
+    # The run may replace a link that broke: close what is in the list at the end.
+    undo.callback(lambda: [link.close() for link in links])
+    facts = probe_nodes(links, settings)
+    proof = prove_addresses(links, nodes, facts, settings)
+    if proof.hold is not None:
+        undo.callback(proof.hold.close)
+    findings = judge(nodes, facts, proof.findings, settings)
+    return Ground(settings=settings, nodes=nodes, links=links, facts=facts, proof=proof, findings=findings, env=env)
+
+
+def show_findings(ground: Ground, talk: Talk) -> bool:
+    """Show the findings as far as they matter, and say whether a run may start."""
+    ready = is_ready(ground.findings)
+    if ready and not any(finding.status == "warn" for finding in ground.findings):
+        talk.detail(render_checks(ground.nodes, ground.findings))
+    else:
+        talk.say(render_checks(ground.nodes, ground.findings))
+    return ready
+
+
+def show_plan(ground: Ground, talk: Talk) -> int:
+    """Show what would be started, and change nothing anywhere."""
+    plan = plan_on(ground, new_run_id(ground.settings.label), 1, expected_workdirs(ground))
+    if ground.settings.print_commands:
+        talk.out.file.write(render_commands(plan) + "\n")
+        return int(Exit.DONE)
+    talk.show(render_plan(plan, ground.facts))
+    talk.show(render_environment(plan))
+    if ground.settings.json_output:
+        talk.document(plan_document(plan))
+    return int(Exit.DONE)
+
+
+def kill_settings(settings: Settings, known: KnownRun) -> Settings:
+    """Reach the nodes as the run's own launch did, but for what this call says itself."""
+    said = {key for key, origin in settings.origins.items() if origin != "default"}
+    return settings.model_copy(update={key: value for key, value in known.ssh.items() if key not in said})
+
+
+def confirm(chosen: Sequence[KnownRun]) -> None:
+    """Ask before several runs are stopped.
+
+    Raises:
+        UsageError: the answer is no, or nobody can be asked.
+    """
+    if not chosen:
+        return
+    remedy = "add --yes to stop without being asked"
+    if not sys.stdin.isatty():
+        raise UsageError(what=f"{len(chosen)} runs would be stopped, and nobody can be asked", remedy=remedy)
+    names = "".join(f"  {known.run_id}\n" for known in chosen)
+    if input(f"{names}stop {len(chosen)} runs? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError(what="nothing was stopped", remedy=remedy)

@@ -1,0 +1,164 @@
+"""The command line: each verb is one function, and every error becomes text at one edge."""
+# ruff: noqa: PLC0415 - heavy modules (pydantic, yaml, paramiko) are imported inside the verbs: --help has to be quick
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator import __version__
+from orchestrator.errors import AortaError, UsageError
+from orchestrator.flags import LAUNCH, SCRIPT_WORDS, SHARED, add_verb
+from orchestrator.values import Exit
+from orchestrator.words import CallWords, split_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.settings import Settings
+
+PROGRAM = "aorta-launch"
+HELP_OPTIONS = ("--help", "-h")
+TOP_OPTIONS = (*HELP_OPTIONS, "--version")
+
+app = typer.Typer(
+    name=PROGRAM,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": list(HELP_OPTIONS)},
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(epilog="The verb launch may be left out: [bold]aorta-launch --nodes FILE train.py --lr 3e-4[/bold]")
+def show_program(
+    *, version: Annotated[bool, typer.Option("--version", metavar=" ", help="Show the version.", is_eager=True)] = False
+) -> None:
+    """Launch torchrun on a list of bare machines over SSH, with one true verdict and nothing left behind."""
+    del version  # main() answers it: no verb is there to run
+
+
+@add_verb(app, {**SHARED, **LAUNCH, "words": SCRIPT_WORDS})
+def launch(flags: dict[str, Any]) -> int:
+    """Run a script on every node: check, push, start, watch, collect."""
+    from orchestrator.settings import require_script
+
+    settings = _build(flags)
+    require_script(settings)
+    from orchestrator import actions
+
+    return actions.launch(settings)
+
+
+@add_verb(
+    app,
+    {
+        **SHARED,
+        "nproc_per_node": LAUNCH["nproc_per_node"],
+        "master_port": LAUNCH["master_port"],
+        "python": LAUNCH["python"],
+        "workdir": LAUNCH["workdir"],
+        "checks_skip": Annotated[
+            list[str] | None, typer.Option("--skip", metavar="NAMES", help="Leave these checks out.")
+        ],
+    },
+)
+def check(flags: dict[str, Any]) -> int:
+    """Ask every node whether a launch would work, and say what to do where not."""
+    settings = _build(flags)
+    from orchestrator import actions
+
+    return actions.check(settings)
+
+
+@add_verb(
+    app,
+    {
+        **SHARED,
+        "grace_s": LAUNCH["grace_s"],
+        "run": Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run id; left out: the one live run.")],
+        "all": Annotated[bool | None, typer.Option("--all", metavar=" ", help="Every live run.", show_default=False)],
+        "yes": Annotated[bool | None, typer.Option("--yes", metavar=" ", help="Do not ask.", show_default=False)],
+    },
+)
+def kill(flags: dict[str, Any]) -> int:
+    """Stop a run on all of its nodes and prove that nothing of it is left."""
+    run, all_runs, yes = flags.pop("run"), bool(flags.pop("all")), bool(flags.pop("yes"))
+    if run and all_runs:
+        raise UsageError(f"{run} and --all", "command line", "name one run, or --all")
+    settings = _build(flags)
+    from orchestrator import actions
+
+    return actions.kill(settings, run, all_runs, yes)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one call and give its exit code; no exception leaves it."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    call = CallWords("", tuple(given))
+    try:
+        root = typer.main.get_command(app)
+        call = split_words(given, _list_options(root), TOP_OPTIONS, os.path.isfile)
+        return _run(root, call)
+    except AortaError as error:
+        from orchestrator.output.errors import print_error
+
+        return print_error(error, as_json=_wants_json(call))
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has gone; what is still in the buffer has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except Exception as error:  # noqa: BLE001 - the edge: a bug is told in one line as well
+        from orchestrator.output.errors import print_internal_error
+
+        return print_internal_error(error, as_json=_wants_json(call))
+
+
+def _run(root: Any, call: CallWords) -> int:
+    if "--version" in call.options and not call.verb:
+        typer.echo(f"{PROGRAM} {__version__}")
+        return Exit.DONE
+    words = [*([call.verb] if call.verb else []), *call.options, *(["--", *call.script] if call.script else [])]
+    usage_error: Any = typer.BadParameter.__base__
+    try:
+        code = root.main(args=words, prog_name=PROGRAM, standalone_mode=False)
+    except usage_error as error:
+        message = " ".join(error.format_message().split())
+        raise UsageError(message, "command line", f"see {PROGRAM} {call.verb} --help") from None
+    except typer.Abort:
+        return Exit.INTERRUPTED
+    return int(code or 0)
+
+
+def _build(flags: dict[str, Any]) -> Settings:
+    from orchestrator.settings import build_settings
+
+    quiet, verbose = flags.pop("quiet"), flags.pop("verbose")
+    if quiet and verbose:
+        raise UsageError("-q and -v", "command line", "choose one of them")
+    flags["verbosity"] = -1 if quiet else verbose or None
+    words = flags.pop("words", None) or ()
+    return build_settings({key: value for key, value in flags.items() if value != []}, os.environ, words)
+
+
+def _list_options(root: Any) -> dict[str, dict[str, bool]]:
+    """List every verb's options and whether a value follows: told by the parser itself, so that they never differ."""
+    found: dict[str, dict[str, bool]] = {}
+    for verb, command in root.commands.items():
+        options = dict.fromkeys(HELP_OPTIONS, False)
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                takes_value = not (parameter.is_flag or parameter.count)
+                options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), takes_value)
+        found[verb] = options
+    return found
+
+
+def _wants_json(call: CallWords) -> bool:
+    variable = os.environ.get("AORTA_LAUNCH_JSON_OUTPUT", "")
+    return "--json" in call.options or variable.lower() in {"1", "true", "yes", "on"}

@@ -1,0 +1,167 @@
+"""The one place that decides what to do about what happened; it has no clock and does nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.diagnosis.events import Event, Order
+from orchestrator.diagnosis.history import History, StopCause
+from orchestrator.values import NodePlan, Plan
+
+JOIN_EXTRA_S = 30.0
+"""Beyond torchrun's own join time-out, so that its own words come first."""
+
+
+class Decider:
+    """Turns events into orders: a failure stops everyone, everyone's last word ends the run."""
+
+    def __init__(self, plan: Plan, *, started: float, join_limit_s: float) -> None:
+        self.plan = plan
+        self.history = History(plan=plan, started=started)
+        self._join_by = started + join_limit_s + JOIN_EXTRA_S
+        self._said_running = False
+
+    @property
+    def over(self) -> bool:
+        """Nothing of the run is left that could say anything."""
+        return self.history.over
+
+    def take(self, event: Event) -> list[Order]:
+        """Fold one event in and say what to do about it."""
+        fresh = self.history.take(event)
+        if not fresh:
+            return []
+        judge = {
+            "rank": self._rank,
+            "rank_exit": self._rank_exit,
+            "agent_exit": self._agent_exit,
+            "final": self._final,
+            "supervisor_lost": self._supervisor_lost,
+            "rebooted": self._lost,
+            "lost": self._lost,
+            "suspect": self._suspect,
+            "back": self._back,
+            "store_error": self._store_error,
+            "interrupt": self._user_stop,
+            "terminate": self._user_stop,
+            "time_limit": self._time_limit,
+            "tick": self._tick,
+        }.get(event.kind)
+        return judge(event) if judge is not None else []
+
+    # -- helpers
+
+    def _node(self, event: Event) -> NodePlan:
+        return self.plan.nodes[event.node_rank]
+
+    def _all(self) -> tuple[int, ...]:
+        done: Mapping[int, object] = self.history.finals
+        return tuple(node.node_rank for node in self.plan.nodes if node.node_rank not in done)
+
+    def _stop(self, cause: StopCause, event: Event, *, grace_s: float, say: str, detail: str = "") -> list[Order]:
+        history = self.history
+        if history.stop_cause is not None:
+            return []
+        history.stop_cause, history.stop_time = cause, event.time
+        history.stop_node = event.node_rank if event.node_rank >= 0 else None
+        history.stop_detail = detail
+        return [Order(stop=self._all(), grace_s=grace_s, say=say)]
+
+    def _fail(self, event: Event, say: str, detail: str = "") -> list[Order]:
+        others = "; stopping the other nodes" if len(self.plan.nodes) > 1 else ""
+        return self._stop("failure", event, grace_s=self.plan.failure_grace_s, say=say + others, detail=detail)
+
+    # -- what nodes say
+
+    def _rank(self, event: Event) -> list[Order]:
+        history, world = self.history, int(event.data["world_size"])
+        if world != self.plan.world_size:
+            text = f"rank {event.data['rank']} was given world size {world}, the plan says {self.plan.world_size}"
+            return self._fail(event, f"{self._node(event).node.name}: {text}", text)
+        if history.all_seen and not self._said_running and history.stop_cause is None:
+            self._said_running = True
+            return [Order(say=f"running: {self.plan.world_size} ranks on {len(self.plan.nodes)} nodes")]
+        return []
+
+    def _rank_exit(self, event: Event) -> list[Order]:
+        exit_ = self.history.exits[int(event.data["rank"])]
+        if exit_.after_stop or exit_.clean or (exit_.code is None and exit_.signal is None):
+            return []  # unknown: its agent's word will tell
+        how = f"signal {exit_.signal}" if exit_.signal is not None else f"exit code {exit_.code}"
+        return self._fail(event, f"rank {exit_.rank} on {self._node(event).node.name} ended with {how}")
+
+    def _agent_exit(self, event: Event) -> list[Order]:
+        exit_ = self.history.agent_exits[event.node_rank]
+        if exit_.clean or exit_.after_stop:
+            return []
+        how = f"signal {exit_.signal}" if exit_.signal is not None else f"exit code {exit_.code}"
+        return self._fail(event, f"the agent on {self._node(event).node.name} ended with {how}", exit_.error)
+
+    def _final(self, event: Event) -> list[Order]:
+        if event.data.get("state") == "stopped" and self.history.stop_cause is None:
+            reason = str(event.data.get("reason", "")) or "somebody else"
+            name = self._node(event).node.name
+            return self._stop(
+                "elsewhere",
+                event,
+                grace_s=self.plan.grace_s,
+                say=f"{name} was stopped from elsewhere ({reason}); stopping the other nodes",
+                detail=reason,
+            )
+        return []
+
+    def _supervisor_lost(self, event: Event) -> list[Order]:
+        self.history.supervisors_lost.add(event.node_rank)
+        name = self._node(event).node.name
+        if self.history.stop_cause is not None:
+            # The stop order went to a supervisor that is no more: the pump ends what it left.
+            return [Order(stop=(event.node_rank,), grace_s=self.plan.failure_grace_s)]
+        return self._fail(event, f"the supervisor on {name} was killed", "the supervisor was killed")
+
+    def _lost(self, event: Event) -> list[Order]:
+        why = "rebooted" if event.kind == "rebooted" else str(event.data.get("why", "no answer"))
+        if event.node_rank in self.history.finals:
+            return []
+        self.history.lost[event.node_rank] = why
+        name = self._node(event).node.name
+        return self._stop(
+            "lost", event, grace_s=self.plan.failure_grace_s, say=f"{name} is lost ({why}); stopping the other nodes"
+        ) or [Order(say=f"{name} is lost ({why})")]
+
+    def _suspect(self, event: Event) -> list[Order]:
+        self.history.suspect.add(event.node_rank)
+        return [
+            Order(say=f"{self._node(event).node.name}: the link is silent ({event.data.get('why', '')}); trying again")
+        ]
+
+    def _back(self, event: Event) -> list[Order]:
+        self.history.suspect.discard(event.node_rank)
+        return [Order(say=f"{self._node(event).node.name}: the link is back, nothing was missed")]
+
+    def _store_error(self, event: Event) -> list[Order]:
+        return [Order(say=f"logs cannot be written here: {event.data.get('why')}; they remain on the nodes")]
+
+    # -- what happens here
+
+    def _user_stop(self, event: Event) -> list[Order]:
+        cause: StopCause = "interrupt" if event.kind == "interrupt" else "terminate"
+        if self.history.stop_cause is None:
+            say = f"stopping every node, {self.plan.grace_s:g} s grace; once more to kill at once"
+            return self._stop(cause, event, grace_s=self.plan.grace_s, say=say)
+        return [Order(stop=self._all(), grace_s=0.0, say="killing at once")]
+
+    def _time_limit(self, event: Event) -> list[Order]:
+        return self._stop(
+            "time limit",
+            event,
+            grace_s=self.plan.grace_s,
+            say=f"time limit reached; stopping, {self.plan.grace_s:g} s grace",
+        )
+
+    def _tick(self, event: Event) -> list[Order]:
+        history = self.history
+        if history.all_seen or event.time < self._join_by or self._said_running or history.agent_exits:
+            return []
+        names = ", ".join(history.missing_nodes())
+        text = f"ranks did not appear on {names} within {self._join_by - history.started:g} s"
+        return self._stop("not joined", event, grace_s=self.plan.failure_grace_s, say=f"{text}; stopping", detail=text)

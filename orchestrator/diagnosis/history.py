@@ -1,0 +1,97 @@
+"""Everything that is known of a run so far, folded from its events; the same event twice changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orchestrator.diagnosis.events import AgentExit, Event
+from orchestrator.values import Plan, RankExit
+
+StopCause = Literal["failure", "interrupt", "terminate", "time limit", "elsewhere", "lost", "not joined"]
+
+
+@dataclass
+class History:
+    """The state of a run; mutable, owned by the decider."""
+
+    plan: Plan
+    started: float
+    agents: set[int] = field(default_factory=set)
+    seen: dict[int, int] = field(default_factory=dict)
+    """rank -> the world size that it was given."""
+    exits: dict[int, RankExit] = field(default_factory=dict)
+    agent_exits: dict[int, AgentExit] = field(default_factory=dict)
+    finals: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
+    """node rank -> why it counts as lost."""
+    suspect: set[int] = field(default_factory=set)
+    supervisors_lost: set[int] = field(default_factory=set)
+    stop_cause: StopCause | None = None
+    stop_time: float | None = None
+    stop_node: int | None = None
+    """The node that made us stop."""
+    stop_detail: str = ""
+
+    @property
+    def all_seen(self) -> bool:
+        """Every planned rank was seen running."""
+        return len(self.seen) == self.plan.world_size
+
+    @property
+    def over(self) -> bool:
+        """Every node has said its last word, or is lost."""
+        return all(node.node_rank in self.finals or node.node_rank in self.lost for node in self.plan.nodes)
+
+    def missing_nodes(self) -> list[str]:
+        """Name the nodes of which a rank was never seen."""
+        return [node.node.name for node in self.plan.nodes if any(rank not in self.seen for rank in node.ranks)]
+
+    def take(self, event: Event) -> bool:
+        """Fold one event of a node in; False when it was known."""
+        node_rank, data = event.node_rank, event.data
+        if event.kind == "agent":
+            known = node_rank in self.agents
+            self.agents.add(node_rank)
+            return not known
+        if event.kind == "rank":
+            rank = int(data["rank"])
+            known = rank in self.seen
+            self.seen[rank] = int(data["world_size"])
+            return not known
+        if event.kind == "rank_exit":
+            return self._take_rank_exit(event)
+        if event.kind == "agent_exit":
+            known = node_rank in self.agent_exits
+            self.agent_exits.setdefault(
+                node_rank,
+                AgentExit(
+                    node_rank=node_rank,
+                    time=event.time,
+                    code=data.get("code"),
+                    signal=data.get("signal"),
+                    after_stop=bool(data.get("after_stop")) or self.stop_cause is not None,
+                    error=str(data.get("error", "")),
+                ),
+            )
+            return not known
+        if event.kind == "final":
+            known = node_rank in self.finals
+            self.finals.setdefault(node_rank, dict(data))
+            return not known
+        return True
+
+    def _take_rank_exit(self, event: Event) -> bool:
+        data, rank = event.data, int(event.data["rank"])
+        if rank in self.exits:
+            return False
+        self.exits[rank] = RankExit(
+            node_rank=event.node_rank,
+            rank=rank,
+            local_rank=int(data["local_rank"]),
+            time=event.time,
+            code=data.get("code"),
+            signal=data.get("signal"),
+            after_stop=bool(data.get("after_stop")),
+        )
+        return True

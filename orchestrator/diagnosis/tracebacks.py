@@ -1,0 +1,130 @@
+"""Reads exceptions out of what a rank wrote last, and out of torchelastic's error files."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_EXCEPTION = re.compile(
+    r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Fault|Iteration|Timeout)?)(?::\s?(?P<text>.*))?$"
+)
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
+_LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python")
+
+_CONSEQUENCES = (
+    "connection reset by peer",
+    "connection closed by peer",
+    "connection refused",
+    "broken pipe",
+    "socket timeout",
+    "ncclremoteerror",
+    "remote process exited",
+    "peer closed connection",
+    "signalexception",
+    "got signal: 15",
+    "application timeout caused pair closure",
+    "read error",
+    "network error",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one rank said when it failed."""
+
+    error: str
+    where: str = ""
+    """Deepest frame outside of libraries: file:line in function."""
+    line: int | None = None
+    """Line number of the error within the text."""
+
+    @property
+    def consequence(self) -> bool:
+        """It speaks of a peer that went away: something else broke first."""
+        text = self.error.lower()
+        return any(word in text for word in _CONSEQUENCES)
+
+
+def parse_failure(text: str) -> Failure | None:
+    """Find the last exception in a rank's stderr; without one, its last line that says something."""
+    lines = [_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n")]
+    start = max(
+        (n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), default=None
+    )
+    if start is not None:
+        failure = _parse_traceback(lines, start)
+        if failure is not None:
+            return failure
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].strip():
+            return Failure(error=lines[number].strip()[:500], line=number + 1)
+    return None
+
+
+def _parse_traceback(lines: list[str], start: int) -> Failure | None:
+    where = ""
+    for number in range(start + 1, len(lines)):
+        line = lines[number]
+        frame = _FRAME.match(line)
+        if frame is not None:
+            place = f"{frame['file']}:{frame['line']}" + (f" in {frame['function']}" if frame["function"] else "")
+            if not any(part in frame["file"] for part in _LIBRARY):
+                where = place
+        elif line and not line[0].isspace() and _EXCEPTION.match(line):
+            return Failure(error=line.strip()[:500], where=where, line=number + 1)
+    return None
+
+
+def parse_error_file(data: bytes) -> Failure | None:
+    """Read a torchelastic error file: the message of the exception, and its innermost frame."""
+    try:
+        document: Any = json.loads(data)
+        message = document["message"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if isinstance(message, str):
+        return Failure(error=message[:500])
+    text = str(message.get("message", ""))
+    extra = message.get("extraInfo")
+    stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
+    inner = parse_failure(stack) if stack else None
+    return Failure(error=text[:500], where=inner.where if inner else "") if text else None
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What torchrun's own failure block says of its root cause."""
+
+    rank: int
+    local_rank: int
+    code: int | None
+    signal: int | None
+
+
+_BLAME = re.compile(
+    r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+) \(local_rank: (?P<local>\d+)\).*?"
+    r"exitcode\s*:\s*(?P<code>-?\d+)",
+    re.DOTALL,
+)
+
+
+def parse_blame(text: str) -> Blame | None:
+    """Find torchrun's failure block in what an agent wrote; its time is to the second, its rank is right for its node."""
+    found = _BLAME.search(text)
+    if found is None:
+        return None
+    code = int(found["code"])
+    return Blame(
+        rank=int(found["rank"]),
+        local_rank=int(found["local"]),
+        code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+    )
+
+
+def address_in_use(text: str) -> bool:
+    """Tell whether an agent failed because its port was taken; torchrun says it in no other way than in words."""
+    return "EADDRINUSE" in text or "address already in use" in text.lower()

@@ -1,0 +1,113 @@
+"""Every flag of the command line once: its key in the settings, its spelling, what it does."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_NODES = "Nodes"
+_OUTPUT = "Output"
+_RUN = "The run"
+_ENVIRONMENT = "Environment of the ranks"
+_CODE = "Code"
+
+
+def _text(spelling: str, metavar: str, text: str, panel: str) -> Any:
+    return Annotated[str | None, typer.Option(spelling, metavar=metavar, help=text, rich_help_panel=panel)]
+
+
+def _many(spelling: str, metavar: str, text: str, panel: str) -> Any:
+    return Annotated[list[str] | None, typer.Option(spelling, metavar=metavar, help=text, rich_help_panel=panel)]
+
+
+def _switch(spelling: str, text: str, panel: str) -> Any:
+    return Annotated[
+        bool | None, typer.Option(spelling, metavar=" ", help=text, rich_help_panel=panel, show_default=False)
+    ]
+
+
+# Values stay text here: the settings parse a flag, a variable and the config with the same parser.
+SHARED: dict[str, Any] = {
+    "nodes": _text("--nodes", "FILE", "The node list [dim](node_ip_list.txt)[/dim].", _NODES),
+    "config": _text("--config", "FILE", "YAML config; its launch: section holds settings.", _NODES),
+    "set": _many("--set", "KEY=VALUE", "Change a value in a copy of the config (repeat).", _NODES),
+    "include": _many("--include", "NAMES", "Only these nodes: names, node\\[1-4], node ranks 0-3.", _NODES),
+    "exclude": _many("--exclude", "NAMES", "Without these nodes.", _NODES),
+    "user": _text("--user", "NAME", "SSH user, where the node list names none.", _NODES),
+    "ssh_port": _text("--ssh-port", "PORT", "SSH port, where the node list names none.", _NODES),
+    "identity": _text("--identity", "FILE", "SSH key, where the node list names none.", _NODES),
+    "connect_timeout_s": _text("--connect-timeout", "TIME", "Time for a node to let us in [dim](10s)[/dim].", _NODES),
+    "fanout": _text("--fanout", "N", "Nodes worked on at the same time [dim](64)[/dim].", _NODES),
+    "accept_new_host_keys": _switch("--accept-new-host-keys", "Trust host keys not seen before.", _NODES),
+    "json_output": _switch("--json", "JSON on stdout.", _OUTPUT),
+    "quiet": _switch("-q", "Say less.", _OUTPUT),
+    "verbose": Annotated[
+        int,
+        typer.Option(
+            "-v",
+            count=True,
+            metavar=" ",
+            show_default=False,
+            help="Say more, and which setting came from where.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ],
+    "color": _text("--color", "WHEN", "auto, always or never [dim](auto)[/dim].", _OUTPUT),
+}
+
+LAUNCH: dict[str, Any] = {
+    "nproc_per_node": _text("--nproc-per-node", "N", "auto, gpu, cpu or a number [dim](auto)[/dim].", _RUN),
+    "master_port": _text("--master-port", "PORT", "Rendezvous port on the head [dim](a free one)[/dim].", _RUN),
+    "label": _text("--label", "WORD", "First part of the run id [dim](multinode)[/dim].", _RUN),
+    "timeout_s": _text("--timeout", "TIME", "Stop the run after 90s, 5m, 1h.", _RUN),
+    "grace_s": _text("--grace", "TIME", "Time between TERM and KILL [dim](30s)[/dim].", _RUN),
+    "check": _switch("--check/--no-check", "Check the nodes first [dim](yes)[/dim].", _RUN),
+    "dry_run": _switch("--dry-run", "Show the plan and change nothing anywhere.", _RUN),
+    "print_commands": _switch("--print-commands", "Print the exact line for each node.", _RUN),
+    "experiments_dir": _text("--experiments-dir", "DIR", "Where experiments lie [dim](experiments)[/dim].", _RUN),
+    "ranks": _text("--ranks", "LIST", "Ranks on the screen: 0, all, 0,3-5 [dim](0)[/dim].", _OUTPUT),
+    "flag_env": _many("--env", "NAME[=VALUE]", "A variable for every rank (repeat).", _ENVIRONMENT),
+    "env_file": _text("--env-file", "FILE", "NAME=VALUE lines; secret.", _ENVIRONMENT),
+    "python": _text("--python", "PATH", "Interpreter on the nodes [dim](found)[/dim].", _ENVIRONMENT),
+    "workdir": _text("--workdir", "DIR", "Where the code lies [dim](~/.aorta/code/<project>)[/dim].", _CODE),
+    "push": _switch("--push/--no-push", "Push the project first [dim](yes)[/dim].", _CODE),
+}
+
+SCRIPT_WORDS: Any = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SCRIPT [ARGS]", help="What runs, or -m MODULE; all words behind it are its own."),
+]
+
+
+def add_verb(
+    app: typer.Typer, flags: Mapping[str, Any]
+) -> Callable[[Callable[[dict[str, Any]], int]], Callable[..., int]]:
+    """Make a function of its flags a verb of the program, named as the function is."""
+
+    def register(body: Callable[[dict[str, Any]], int]) -> Callable[..., int]:
+        def command(**given: Any) -> int:
+            return body(given)
+
+        command.__name__ = body.__name__
+        command.__doc__ = body.__doc__
+        command.__annotations__ = dict(flags)
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=0 if name == "verbose" else None,
+                    annotation=annotation,
+                )
+                for name, annotation in flags.items()
+            ]
+        )
+        app.command(name=body.__name__)(command)
+        return command
+
+    return register

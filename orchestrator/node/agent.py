@@ -1,0 +1,54 @@
+"""Starts the agent of a node with exactly the words and the environment of its order."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import signal
+import subprocess
+from typing import Any
+
+from orchestrator.node import processes
+
+
+def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the agent in a session of its own; its output goes straight into files, never through us."""
+    with open("agent.out", "wb") as out, open("agent.err", "wb") as err:
+        return subprocess.Popen(
+            order["argv"],
+            cwd=order["workdir"],
+            env=environment_of(order),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=before_agent,  # noqa: PLW1509 - we have one thread, so it is safe
+        )
+
+
+def before_agent() -> None:
+    """Between fork and exec: die with the supervisor, and before it when memory runs out."""
+    processes.die_with_parent()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("200")
+
+
+def environment_of(order: dict[str, Any]) -> dict[str, str]:
+    """The session's environment without what would mislead torchrun, and over it what the plan says."""
+    cleared = order["cleared"]
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in cleared)
+    }
+    return {**kept, **order["env"]}
+
+
+def describe_error(error: Exception, order: dict[str, Any]) -> str:
+    """Say which of the two paths in an exec was wrong."""
+    if not os.path.isdir(order["workdir"]):
+        return f"workdir {order['workdir']}: no such folder"
+    return f"{order['argv'][0]}: {error}"

@@ -1,0 +1,68 @@
+"""Whoever has connected to the supervisor's socket: hears every event, gives orders."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+
+class Clients:
+    """The open connections of a supervisor."""
+
+    def __init__(self) -> None:
+        self._clients: dict[int, socket.socket] = {}
+        self._rest: dict[int, bytes] = {}
+
+    @property
+    def handles(self) -> list[int]:
+        """File descriptors to poll."""
+        return list(self._clients)
+
+    def accept(self, listener: socket.socket, events: list[dict[str, Any]]) -> None:
+        """Let a client in and tell it everything that has happened."""
+        client, _ = listener.accept()
+        # A client that stops reading must not hold us up: it is dropped and may come again.
+        client.settimeout(1.0)
+        handle = client.fileno()
+        self._clients[handle] = client
+        self._rest[handle] = b""
+        for event in events:
+            self._write(handle, event)
+
+    def send(self, event: dict[str, Any]) -> None:
+        """Tell everyone."""
+        for handle in self.handles:
+            self._write(handle, event)
+
+    def _write(self, handle: int, event: dict[str, Any]) -> None:
+        client = self._clients.get(handle)
+        if client is None:
+            return
+        try:
+            client.sendall(json.dumps(event).encode() + b"\n")
+        except OSError:
+            self._drop(handle)
+
+    def _drop(self, handle: int) -> None:
+        self._rest.pop(handle)
+        self._clients.pop(handle).close()
+
+    def read(self, ready: set[int]) -> Iterator[dict[str, Any]]:
+        """Give the orders of those that have something to say."""
+        for handle in self.handles:
+            if handle in ready and handle in self._clients:
+                yield from self._read_one(handle)
+
+    def _read_one(self, handle: int) -> list[dict[str, Any]]:
+        try:
+            data = self._clients[handle].recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(handle)
+            return []
+        lines = (self._rest[handle] + data).split(b"\n")
+        self._rest[handle] = lines.pop()
+        return [json.loads(line) for line in lines if line]

@@ -1,0 +1,91 @@
+"""Ends process trees on this node, and proves that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.node import processes
+from orchestrator.node.processes import Process
+
+UNKILLABLE_AFTER_S = 10.0
+"""A process that outlives KILL for so long hangs in the kernel (state D); waiting longer changes nothing."""
+TWICE = 2
+"""Empty once may be the moment between a fork and its child's first look."""
+Find = Callable[[], "list[Process]"]
+
+
+def living(found: list[Process]) -> list[Process]:
+    """Leave out zombies: they hold nothing but a number."""
+    return [process for process in found if process.state not in "ZX"]
+
+
+def kill_until_empty(find: Find, reap: Callable[[], None] = lambda: None) -> tuple[int, list[Process]]:
+    """KILL whatever `find` finds until it finds nothing twice; give how many were killed and who survived."""
+    killed: set[tuple[int, int]] = set()
+    empty = 0
+    end = time.monotonic() + UNKILLABLE_AFTER_S
+    while True:
+        reap()
+        found = living(find())
+        if not found:
+            empty += 1
+            if empty == TWICE:
+                return len(killed), []
+            continue
+        empty = 0
+        for process in found:
+            if processes.send_signal(process, signal.SIGKILL):
+                killed.add((process.pid, process.ticks))
+        if time.monotonic() > end:
+            return len(killed), found
+        # KILL takes a moment to arrive; a fork-hopper is caught because its new children are read again at once.
+        time.sleep(0.002)
+
+
+def below(process_pid: int) -> Find:
+    """Find everything below a process."""
+    return lambda: processes.descendants(process_pid)
+
+
+def of_run(run_id: str, node_rank: int | None, recorded: list[list[int]], spare: tuple[int, ...] = ()) -> Find:
+    """Find what carries the run's marker, what stands in its last record, and everything below those."""
+
+    def find() -> list[Process]:
+        roots = processes.marked(run_id, node_rank)
+        for pid, ticks in recorded:
+            process = processes.read_process(pid)
+            if process is not None and process.ticks == ticks:
+                roots.append(process)
+        found = {(process.pid, process.ticks): process for process in roots}
+        for root in roots:
+            for process in processes.descendants(root.pid):
+                found[process.pid, process.ticks] = process
+        return [process for process in found.values() if process.pid not in spare]
+
+    return find
+
+
+def sweep(run_id: str, node_rank: int | None, recorded: list[list[int]], grace_s: float) -> dict[str, Any]:
+    """End what is left of a run that has no supervisor any more: TERM, grace, KILL, proof."""
+    find = of_run(run_id, node_rank, recorded, spare=(os.getpid(), os.getppid()))
+    found = living(find())
+    if grace_s > 0:
+        for process in found:
+            processes.send_signal(process, signal.SIGTERM)
+        end = time.monotonic() + grace_s
+        while living(find()) and time.monotonic() < end:
+            time.sleep(0.05)
+    killed, survivors = kill_until_empty(find)
+    return {"stopped": len(found), "killed": killed, "survivors": describe(survivors)}
+
+
+def describe(survivors: list[Process]) -> list[dict[str, Any]]:
+    """Name the processes that could not be ended."""
+    return [
+        {"pid": process.pid, "state": process.state, "command": processes.command_of(process.pid)}
+        for process in survivors
+    ]

@@ -1,0 +1,94 @@
+"""Stops one run on this node and proves that nothing is left of it; works with the supervisor and without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from typing import Any
+
+from orchestrator.node import ending, processes, runfolder
+from orchestrator.node.wire import Wire
+
+ANSWER_S = 15.0
+"""Beyond the grace: a supervisor that does not end by then is stopped itself and is ended like the rest."""
+
+
+def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
+    """Answer with the processes that were stopped, those that needed KILL, and those that survived."""
+    del modules
+    run_id, grace_s = request["run_id"], float(request["grace_s"])
+    node_rank = request.get("node_rank")
+    folders = runfolder.folders_of(run_id, os.path.expanduser("~"))
+    if node_rank is not None:
+        folders = [folder for folder in folders if os.path.basename(folder) == str(node_rank)]
+    total: dict[str, Any] = {"found": bool(folders), "stopped": 0, "killed": 0, "survivors": []}
+    recorded: list[list[int]] = []
+    for folder in folders:
+        status = runfolder.read_status(folder) or {}
+        recorded += status.get("tree", [])
+        if runfolder.supervisor_of(status) is not None:
+            add(total, through_supervisor(folder, grace_s))
+        # What it did not get to know of since its last record stands in the new one.
+        recorded += (runfolder.read_status(folder) or {}).get("tree", [])
+    left = ending.sweep(run_id, node_rank, recorded, grace_s)
+    total["found"] = total["found"] or left["stopped"] > 0
+    add(total, left)
+    wire.send(total)
+
+
+def add(total: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add the counts of one step."""
+    for name in ("stopped", "killed"):
+        total[name] += more[name]
+    total["survivors"] = more["survivors"]
+
+
+def through_supervisor(folder: str, grace_s: float) -> dict[str, Any]:
+    """Let the supervisor stop its own tree and wait for its last word."""
+    status = runfolder.read_status(folder) or {}
+    stopped = len([1 for pid, ticks in status.get("tree", []) if processes.alive(pid, ticks)])
+    final = ask(folder, {"op": "stop", "grace_s": grace_s, "reason": "kill"}, grace_s + ANSWER_S)
+    if final is not None:
+        return {"stopped": stopped, "killed": final["killed"], "survivors": final["survivors"]}
+    supervisor = runfolder.supervisor_of(status)
+    if supervisor is None:
+        return {"stopped": stopped, "killed": 0, "survivors": []}
+    # It hangs or was stopped by a signal. Take its tree first: once it is gone, nothing tells whose they were.
+    killed, survivors = ending.kill_until_empty(ending.below(supervisor.pid))
+    processes.send_signal(supervisor, signal.SIGKILL)
+    return {"stopped": stopped, "killed": killed + 1, "survivors": ending.describe(survivors)}
+
+
+def ask(folder: str, order: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
+    """Send one order to a supervisor and wait for its final event; None when it does not come."""
+    os.chdir(folder)
+    end = time.monotonic() + limit_s
+    rest = b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.settimeout(5.0)
+            client.connect(runfolder.SOCKET)
+            client.sendall(json.dumps(order).encode() + b"\n")
+            while True:
+                client.settimeout(max(0.01, end - time.monotonic()))
+                data = client.recv(1 << 16)
+                if not data:
+                    return final_of(folder)
+                lines = (rest + data).split(b"\n")
+                rest = lines.pop()
+                for line in lines:
+                    event: dict[str, Any] = json.loads(line)
+                    if event["ev"] == "final":
+                        return event
+        except OSError:
+            return final_of(folder)
+
+
+def final_of(folder: str) -> dict[str, Any] | None:
+    """Give the last word that stands in the status file."""
+    status = runfolder.read_status(folder) or {}
+    finals: list[dict[str, Any]] = [event for event in status.get("events", []) if event["ev"] == "final"]
+    return finals[-1] if finals else None

@@ -1,0 +1,83 @@
+"""Asks a node everything that the launch host needs to know before a start, in one round trip, reading only.
+
+While the facts are gathered, orders {"op": "clock"} are answered with the node's time, so that the launch host can
+measure the clock offset at the smallest of a few round trips; any other order, or the end of the orders, asks for the
+answer: {"facts": {...}, "unknown": {group: reason}}.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, Tuple
+
+from orchestrator.node import probe_disk, probe_gpus, probe_host, probe_leftovers, probe_network, probe_python
+from orchestrator.node.wire import Wire
+
+Facts = Dict[str, Any]
+# Each group has a thread and a limit of its own: what hangs (a driver, a mount, a name server) costs itself alone.
+GROUPS: Tuple[Tuple[str, Callable[[Facts], Facts], float], ...] = (
+    ("gpus", probe_gpus.probe_gpus, 6.0),
+    ("python", probe_python.probe_python, 20.0),
+    ("disk", probe_disk.probe_disk, 5.0),
+    ("home", probe_disk.probe_home, 5.0),
+    ("identity", probe_host.probe_identity, 5.0),
+    ("machine", probe_host.probe_machine, 5.0),
+    ("limits", probe_host.probe_limits, 5.0),
+    ("rsync", probe_host.probe_rsync, 5.0),
+    ("addresses", probe_network.probe_addresses, 5.0),
+    ("hostname", probe_network.probe_hostname, 3.0),
+    ("routes", probe_network.probe_routes, 5.0),
+    ("leftovers", probe_leftovers.probe_leftovers, 5.0),
+)
+
+
+class Group:
+    """One group of facts, being gathered in a thread of its own."""
+
+    def __init__(self, name: str, gather: Callable[[Facts], Facts], limit_s: float, request: Facts) -> None:
+        self.name = name
+        self.limit_s = limit_s
+        self.facts: Facts = {}
+        self.trouble = ""
+        self._done = threading.Event()
+        self._end = time.monotonic() + limit_s
+        self._work = (gather, request)
+        threading.Thread(target=self._gather, daemon=True).start()
+
+    def _gather(self) -> None:
+        gather, request = self._work
+        try:
+            self.facts = gather(request)
+        except Exception as error:  # noqa: BLE001 - whatever is odd on this node costs one group, not the probe
+            self.trouble = f"{type(error).__name__}: {error}"
+        self._done.set()
+
+    def wait(self) -> None:
+        """Wait until it is there or its limit has passed."""
+        if not self._done.wait(max(0.0, self._end - time.monotonic())):
+            self.trouble = f"no answer within {self.limit_s:g} s"
+
+
+def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
+    """Gather all groups at once, answer clock orders meanwhile, then answer."""
+    del modules
+    groups = [Group(name, gather, limit_s, request) for name, gather, limit_s in GROUPS]
+    while True:
+        order = wire.read_order()
+        if order is None or order.get("op") != "clock":
+            break
+        wire.send({"clock": time.time()})
+    facts: Facts = {}
+    unknown: Dict[str, str] = {}
+    for group in groups:
+        group.wait()
+        if group.trouble:
+            unknown[group.name] = group.trouble
+        else:
+            unknown.update(group.facts.pop("unknown", {}))
+            facts.update(group.facts)
+    wire.send({"facts": facts, "unknown": unknown})
+    # A thread stuck in the kernel must not keep the interpreter from ending.
+    os._exit(0)

@@ -1,0 +1,86 @@
+"""Asks an external command, with a time limit that holds even when the command cannot be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import subprocess
+from typing import Mapping, Optional, Sequence
+
+LIMIT_S = 5.0
+
+
+class NoAnswerError(Exception):
+    """A command was missing, failed or said nothing in time; the text says which."""
+
+
+def ask(
+    argv: Sequence[str],
+    limit_s: float = LIMIT_S,
+    text: str = "",
+    env: Optional[Mapping[str, str]] = None,
+    cwd: str = "/",
+) -> str:
+    """Run a command to its end and give what it wrote to stdout."""
+    name = os.path.basename(argv[0])
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE if text else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            # With a session of its own it can be killed with all that it started.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise NoAnswerError(f"{name}: {error.strerror or error}") from None
+    try:
+        out, err = process.communicate(text.encode() if text else None, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        raise NoAnswerError(f"{name} gave no answer within {limit_s:g} s") from None
+    if process.returncode != 0:
+        said = (err or out).decode("utf-8", "replace").strip().splitlines()
+        raise NoAnswerError(f"{name} ended with {process.returncode}" + (f": {said[-1][:200]}" if said else ""))
+    return out.decode("utf-8", "replace")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    # A process stuck in the kernel (a hanging driver or mount) cannot be waited for by anybody.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.2)
+
+
+def read_text(path: str, limit: int = 1 << 16) -> str:
+    """Read a small file of /proc or /sys; empty when it is not there or not ours to read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(limit).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def user_name(uid: int) -> str:
+    """Name a user id, or give the number where it has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def owner_of(pid: int) -> str:
+    """Name the user that a process runs as; empty when the process cannot be seen from here."""
+    try:
+        return user_name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""

@@ -1,0 +1,138 @@
+"""The GPUs of a node by the driver's own tools: nvidia-smi, else amd-smi, else rocm-smi; none is a valid answer too."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import threading
+from typing import Any, Callable, Dict, List, Tuple
+
+from orchestrator.node import processes, smi
+from orchestrator.node.probe_command import NoAnswerError, ask, owner_of
+
+Facts = Dict[str, Any]
+FOLDERS = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/opt/rocm/bin", "/usr/lib/wsl/lib")
+VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def probe_gpus(request: Facts) -> Facts:
+    """List the GPUs, what they hold, and whose processes are on them."""
+    del request
+    facts: Facts = {
+        "gpu_kind": "",
+        "gpus": [],
+        "gpu_processes": [],
+        "driver_version": "",
+        # The tools show every GPU; CUDA and HIP obey these.
+        "visible_devices": {name: os.environ[name] for name in VISIBILITY if name in os.environ},
+    }
+    troubles: List[str] = []
+    for kind, name, query in (
+        ("nvidia", "nvidia-smi", _nvidia),
+        ("amd", "amd-smi", _amd_smi),
+        ("amd", "rocm-smi", _rocm_smi),
+    ):
+        tool = find_tool(name)
+        if not tool:
+            continue
+        try:
+            found = query(tool)
+        except (NoAnswerError, smi.OddOutputError) as error:
+            troubles.append(str(error))
+            continue
+        if found["gpus"]:
+            facts.update(found, gpu_kind=kind)
+            break
+    if not facts["gpus"]:
+        silent = _silent_devices()
+        reason = "; ".join(troubles) or (silent and f"{silent} is there, but no tool that answers for it")
+        if reason:
+            facts["unknown"] = {"gpus": reason}
+    for process in facts["gpu_processes"]:
+        process["owner"] = owner_of(process["pid"])
+        process["command"] = processes.command_of(process["pid"]) or process["command"]
+    return facts
+
+
+def find_tool(name: str) -> str:
+    """Find a tool on the PATH or where the drivers' packages put it."""
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(FOLDERS)) or ""
+
+
+def _silent_devices() -> str:
+    """Name a device node that tells of a GPU although no tool does."""
+    return next((path for path in ("/dev/nvidia0", "/dev/kfd") if os.path.exists(path)), "") or next(
+        iter(glob.glob("/proc/driver/nvidia/gpus/*")), ""
+    )
+
+
+def _at_once(*questions: Tuple[str, List[str]]) -> Dict[str, Tuple[str, str]]:
+    """Ask several questions at the same time; each gives its output or its trouble."""
+    answers: Dict[str, Tuple[str, str]] = {}
+
+    def put(name: str, argv: List[str]) -> None:
+        try:
+            answers[name] = (ask(argv), "")
+        except NoAnswerError as error:
+            answers[name] = ("", str(error))
+
+    threads = [threading.Thread(target=put, args=question, daemon=True) for question in questions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def _text(answer: Tuple[str, str]) -> str:
+    """Give the output, or raise the trouble."""
+    if answer[1]:
+        raise NoAnswerError(answer[1])
+    return answer[0]
+
+
+def _optional(answer: Tuple[str, str], parse: Callable[[str], List[Facts]]) -> Tuple[List[Facts], str]:
+    """Parse an answer that the GPUs' list can do without."""
+    try:
+        return parse(_text(answer)), ""
+    except (NoAnswerError, smi.OddOutputError) as error:
+        return [], str(error)
+
+
+def _nvidia(tool: str) -> Facts:
+    shape = "--format=csv,noheader,nounits"
+    answers = _at_once(
+        ("gpus", [tool, "--query-gpu=index,uuid,name,memory.total,memory.used,driver_version", shape]),
+        ("apps", [tool, "--query-compute-apps=pid,gpu_uuid,used_memory,process_name", shape]),
+    )
+    gpus, driver = smi.parse_nvidia_gpus(_text(answers["gpus"]))
+    apps, trouble = _optional(answers["apps"], smi.parse_nvidia_apps)
+    return _found(gpus, apps, driver, trouble)
+
+
+def _amd_smi(tool: str) -> Facts:
+    answers = _at_once(
+        ("list", [tool, "list", "--json"]),
+        ("static", [tool, "static", "--asic", "--vram", "--driver", "--json"]),
+        ("metric", [tool, "metric", "--mem-usage", "--json"]),
+        ("process", [tool, "process", "--json"]),
+    )
+    gpus, driver = smi.parse_amd_gpus(_text(answers["list"]), answers["static"][0], answers["metric"][0])
+    apps, trouble = _optional(answers["process"], smi.parse_amd_apps)
+    return _found(gpus, apps, driver, trouble)
+
+
+def _rocm_smi(tool: str) -> Facts:
+    words = ["--showuniqueid", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"]
+    answers = _at_once(("gpus", [tool, *words]), ("apps", [tool, "--showpids", "--json"]))
+    gpus, driver = smi.parse_rocm_gpus(_text(answers["gpus"]))
+    apps, trouble = _optional(answers["apps"], smi.parse_rocm_apps)
+    return _found(gpus, apps, driver, trouble)
+
+
+def _found(gpus: List[Facts], apps: List[Facts], driver: str, trouble: str) -> Facts:
+    found: Facts = {"gpus": gpus, "gpu_processes": apps, "driver_version": driver}
+    if trouble:
+        found["unknown"] = {"gpu_processes": trouble}
+    return found

@@ -1,0 +1,124 @@
+"""What the machine is: identity, system, processors, memory, limits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import sys
+from typing import Any, Dict, List, Optional
+
+from orchestrator.node.probe_command import read_text, user_name
+
+Facts = Dict[str, Any]
+GIB = float(1 << 30)
+SHM = "/dev/shm"  # noqa: S108 - it is looked at, nothing is written
+
+
+def probe_identity(request: Facts) -> Facts:
+    """Say which machine and which network this is, and who we are on it."""
+    del request
+    return {
+        "hostname": socket.gethostname(),
+        "user": user_name(os.getuid()),
+        "uid": os.getuid(),
+        "boot_id": read_text("/proc/sys/kernel/random/boot_id"),
+        "machine_id": read_text("/etc/machine-id") or read_text("/var/lib/dbus/machine-id"),
+        # Two containers of one machine share the boot id but not the network.
+        "network_id": _namespace("net"),
+        "kernel": os.uname().release,
+        "os": parse_os_release(read_text("/etc/os-release")),
+        "control_python": sys.executable,
+        "control_version": ".".join(str(part) for part in sys.version_info[:3]),
+    }
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        return ""
+
+
+def parse_os_release(text: str) -> str:
+    """Take the readable name out of /etc/os-release."""
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return value.strip("\"'")
+    return ""
+
+
+def probe_machine(request: Facts) -> Facts:
+    """Count what the ranks can use: cores by affinity, memory within the cgroup's limit, /dev/shm."""
+    del request
+    memory = parse_meminfo(read_text("/proc/meminfo"))
+    limit = cgroup_memory_limit(read_text("/proc/self/cgroup"))
+    total = memory.get("MemTotal", 0)
+    facts: Facts = {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(min(total, limit or total) / GIB, 2),
+        "memory_free_gib": round(memory.get("MemAvailable", 0) / GIB, 2),
+        "memory_limit_gib": None if limit is None or limit >= total else round(limit / GIB, 2),
+    }
+    try:
+        shm = os.statvfs(SHM)
+        facts["shm_gib"] = round(shm.f_frsize * shm.f_bavail / GIB, 3)
+    except OSError as error:
+        facts["unknown"] = {"shm": f"{SHM}: {error.strerror}"}
+    return facts
+
+
+def parse_meminfo(text: str) -> Dict[str, int]:
+    """Turn /proc/meminfo into bytes by name."""
+    sizes: Dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, figure = line.partition(":")
+        size = figure.split()[:1]
+        if size and size[0].isdigit():
+            sizes[name] = int(size[0]) * 1024
+    return sizes
+
+
+def cgroup_memory_limit(text: str, root: str = "/sys/fs/cgroup") -> Optional[int]:
+    """Find the smallest memory limit along the cgroup path of this process; None where there is none."""
+    limits: List[int] = []
+    for line in text.splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            base, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root + "/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts) + 1):
+            value = read_text("/".join([base, *parts[:depth], name]))
+            # Version 1 writes "no limit" as a huge number.
+            if value.isdigit() and int(value) < 1 << 60:
+                limits.append(int(value))
+    return min(limits, default=None)
+
+
+def probe_limits(request: Facts) -> Facts:
+    """Read the limits of this very session, which are the ranks'."""
+    del request
+    kinds = {
+        "nofile": resource.RLIMIT_NOFILE,
+        "nofile_hard": resource.RLIMIT_NOFILE,
+        "memlock": getattr(resource, "RLIMIT_MEMLOCK", None),
+        "nproc": getattr(resource, "RLIMIT_NPROC", None),
+    }
+    limits: Dict[str, int] = {}
+    for name, kind in kinds.items():
+        if kind is not None:
+            value = resource.getrlimit(kind)[name.endswith("_hard")]
+            limits[name] = -1 if value == resource.RLIM_INFINITY else value
+    return {"limits": limits}
+
+
+def probe_rsync(request: Facts) -> Facts:
+    """Find rsync as a non-interactive session would."""
+    del request
+    return {"rsync": shutil.which("rsync") or ""}

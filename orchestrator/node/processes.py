@@ -1,0 +1,180 @@
+"""The process table of this machine, read from /proc; every process is known by pid and start ticks, never by pid alone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import NamedTuple
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Process(NamedTuple):
+    """One process as /proc/PID/stat tells it."""
+
+    pid: int
+    ticks: int
+    """Start time since boot in clock ticks: tells a re-used pid from the one that was meant."""
+    ppid: int
+    state: str
+    session: int
+    exit_status: int
+    """The wait status of a zombie; 0 also while it runs."""
+
+
+def read_process(pid: int) -> Process | None:
+    """Read one process; None when there is none."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    # The command may hold spaces and brackets: the fields begin behind the last bracket.
+    fields = text.rsplit(")", 1)[1].split()
+    return Process(
+        pid=pid,
+        ticks=int(fields[19]),
+        ppid=int(fields[1]),
+        state=fields[0],
+        session=int(fields[3]),
+        exit_status=int(fields[49]),  # field 52 of proc(5)
+    )
+
+
+def alive(pid: int, ticks: int) -> bool:
+    """Tell whether that very process still runs; a zombie does not."""
+    process = read_process(pid)
+    return process is not None and process.ticks == ticks and process.state not in "ZX"
+
+
+def boot_id() -> str:
+    """Tell this boot from every other one, of every other machine."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def command_of(pid: int) -> str:
+    """Give the words of a process, at most 200 characters."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            words = file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    return words[:200]
+
+
+def environ_of(pid: int) -> dict[bytes, bytes]:
+    """Read the environment that a process was started with; empty when it may not be read."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            pairs = file.read().split(b"\0")
+    except OSError:
+        return {}
+    return dict(pair.split(b"=", 1) for pair in pairs if b"=" in pair)
+
+
+def all_pids() -> list[int]:
+    """List every pid of this machine (of this pid namespace)."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def children(pid: int) -> list[int]:
+    """List the children of a process, over all its threads."""
+    found: list[int] = []
+    try:
+        threads = os.listdir("/proc/%d/task" % pid)
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                found += [int(word) for word in file.read().split()]
+        except FileNotFoundError:
+            if os.path.exists("/proc/%d" % pid) and not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
+                return _children_by_parent(pid)  # a kernel built without CONFIG_PROC_CHILDREN
+        except OSError:
+            continue
+    return found
+
+
+def _children_by_parent(pid: int) -> list[int]:
+    table = [read_process(other) for other in all_pids()]
+    return [process.pid for process in table if process is not None and process.ppid == pid]
+
+
+def descendants(pid: int) -> list[Process]:
+    """List everything below a process, zombies too."""
+    found: list[Process] = []
+    queue = children(pid)
+    known = set(queue)
+    while queue:
+        process = read_process(queue.pop())
+        if process is None:
+            continue
+        found.append(process)
+        fresh = [child for child in children(process.pid) if child not in known]
+        known.update(fresh)
+        queue += fresh
+    return found
+
+
+def marked(run_id: str, node_rank: int | None = None) -> list[Process]:
+    """List the living processes whose environment carries this run's id (and node rank: two nodes may be one machine)."""
+    wanted = {b"AORTA_RUN_ID": run_id.encode()}
+    if node_rank is not None:
+        wanted[b"AORTA_NODE_RANK"] = b"%d" % node_rank
+    own = os.getpid()
+    found = []
+    for pid in all_pids():
+        environ = environ_of(pid) if pid != own else {}
+        if environ and all(environ.get(name) == value for name, value in wanted.items()):
+            process = read_process(pid)
+            if process is not None and process.state not in "ZX":
+                found.append(process)
+    return found
+
+
+def send_signal(process: Process, number: int) -> bool:
+    """Signal that very process and no other that took its pid; tell whether it was there."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except (OSError, AttributeError):
+        return _send_without_handle(process, number)
+    try:
+        # The handle pins the process: if its start time is right now, it cannot become another one.
+        now = read_process(process.pid)
+        if now is None or now.ticks != process.ticks:
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _send_without_handle(process: Process, number: int) -> bool:
+    now = read_process(process.pid)
+    if now is None or now.ticks != process.ticks:
+        return False
+    try:
+        os.kill(process.pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def become_subreaper() -> bool:
+    """Make every orphan below this process its child, whatever sessions and forks it went through."""
+    return bool(_LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to TERM this process when its parent's main thread dies; runs between fork and exec."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

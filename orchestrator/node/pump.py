@@ -1,0 +1,209 @@
+"""The one persistent channel of a node: carries logs, events and files to the launch host, and its orders back.
+
+It reads the log files itself and only talks to the supervisor for events and orders: when the supervisor was killed
+the logs still come, and a stop order still ends the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from typing import Any
+
+from orchestrator.node import ending, processes, runfolder
+from orchestrator.node.logfiles import LogFiles
+from orchestrator.node.wire import Wire, frame
+
+POLL_S = 0.1
+"""Often enough to look live, seldom enough that a message is worth its cost."""
+BEAT_S = 5.0
+DRAINED = 2
+"""Looks that found nothing new after the last word: then all has been read."""
+PENDING = 1 << 18
+"""Bytes that may wait for the launch host; beyond it we stop reading, and the logs wait in their files."""
+
+
+class Pump:
+    """The state of one pump."""
+
+    def __init__(self, request: dict[str, Any], wire: Wire) -> None:
+        self.folder: str = request["run_folder"]
+        self.run_id: str = request["run_id"]
+        self.owner = bool(request.get("owner"))
+        self.wire = wire
+        self.files = LogFiles(self.folder, self.run_id, request["attempt"], request["offsets"])
+        self.pending = bytearray()
+        self.supervisor: socket.socket | None = None
+        self.rest = b""
+        self.went = False
+        self.final = False
+        self.gone = False
+        self.stdin_open = True
+        self.next_look = self.next_beat = 0.0
+        self.busy = False
+        os.set_blocking(wire.out, False)
+
+    # -- to the launch host
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        """Queue one frame."""
+        self.pending += frame(header, body)
+
+    def flush(self) -> None:
+        """Write what the channel takes now."""
+        while self.pending:
+            try:
+                written = os.write(self.wire.out, self.pending[: 1 << 16])
+            except BlockingIOError:
+                return
+            del self.pending[:written]
+
+    def look(self) -> None:
+        """Send what the files hold that is new."""
+        self.files.find()
+        self.busy = False
+        for name, offset, data in self.files.chunks(PENDING - len(self.pending)):
+            self.send({"t": "log", "f": name, "o": offset}, data)
+            self.busy = True
+        for name, data in self.files.errors():
+            self.send({"t": "file", "f": name}, data)
+
+    # -- to the supervisor
+
+    def connect(self) -> None:
+        """Reach the supervisor by its socket; the path is relative because it may be long."""
+        os.chdir(self.folder)
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.settimeout(5.0)
+        try:
+            client.connect(runfolder.SOCKET)
+        except OSError:
+            client.close()
+            self.lost()
+            return
+        client.setblocking(False)
+        self.supervisor = client
+
+    def lost(self) -> None:
+        """The supervisor is not there: its last word, if there is one, stands in the status file."""
+        if self.supervisor is not None:
+            self.supervisor.close()
+            self.supervisor = None
+        status = runfolder.read_status(self.folder) or {}
+        if not self.final:
+            told = status.get("events", [])
+            if any(event["ev"] == "final" for event in told):
+                for event in told:
+                    self.send({"t": "event", **event})
+                self.final = True
+            elif not self.gone:
+                self.gone = True
+                self.send({"t": "event", "ev": "supervisor_lost", "time": time.time()})
+
+    def read_supervisor(self) -> None:
+        """Pass the supervisor's events on."""
+        assert self.supervisor is not None
+        try:
+            data = self.supervisor.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        lines = (self.rest + data).split(b"\n")
+        self.rest = lines.pop()
+        for line in lines:
+            event = json.loads(line)
+            self.send({"t": "event", **event})
+            self.final = self.final or event["ev"] == "final"
+        if not data:
+            self.lost()
+
+    def obey(self, order: dict[str, Any]) -> None:
+        """Pass an order on; without a supervisor, stopping is done here."""
+        if order["op"] == "clock":
+            self.send({"t": "clock", "id": order.get("id"), "time": time.time()})
+            return
+        self.went = self.went or order["op"] == "go"
+        if self.supervisor is not None:
+            try:
+                self.supervisor.sendall(json.dumps(order).encode() + b"\n")
+            except OSError:
+                self.lost()
+            else:
+                return
+        if order["op"] == "stop" and not self.final:
+            self.sweep(float(order.get("grace_s", 0)), str(order.get("reason", "")))
+
+    def sweep(self, grace_s: float, reason: str) -> None:
+        """End a run whose supervisor was killed."""
+        status = runfolder.read_status(self.folder) or {}
+        result = ending.sweep(self.run_id, status.get("node_rank"), status.get("tree", []), grace_s)
+        self.final = True
+        self.send({"t": "event", "ev": "final", "time": time.time(), "state": "stopped", "reason": reason, **result})
+
+    # -- the loop
+
+    def run(self) -> None:
+        """Pump until the run on this node is over and all is sent, or until the launch host closes its end."""
+        self.connect()
+        drained = 0
+        while True:
+            now = time.monotonic()
+            if now >= self.next_look and len(self.pending) < PENDING:
+                self.look()
+                self.next_look = now + (0.0 if self.busy else POLL_S)
+                drained = drained + 1 if self.final and not self.busy else 0
+            if now >= self.next_beat:
+                self.send({"t": "beat"})
+                self.next_beat = now + BEAT_S
+            if drained == DRAINED:
+                self.send({"t": "end"})
+            self.flush()
+            if drained >= DRAINED and not self.pending:
+                return
+            if not self.wait() or (not self.stdin_open and self.abandoned()):
+                return
+
+    def wait(self) -> bool:
+        """Wait for whatever comes first; False when the launch host has hung up."""
+        poll = select.poll()
+        if self.stdin_open:
+            poll.register(0, select.POLLIN)
+        if self.supervisor is not None:
+            poll.register(self.supervisor, select.POLLIN)
+        poll.register(self.wire.out, select.POLLOUT if self.pending else 0)
+        full = len(self.pending) >= PENDING
+        due = BEAT_S if full else max(0.0, min(self.next_look, self.next_beat) - time.monotonic())
+        for handle, what in poll.poll(due * 1000):
+            if handle == self.wire.out and what & (select.POLLERR | select.POLLHUP):
+                self.abandoned()
+                return False
+            if handle == 0:
+                orders = self.wire.ready_orders()
+                self.stdin_open = orders is not None
+                for order in orders or []:
+                    self.obey(order)
+            elif self.supervisor is not None and handle == self.supervisor.fileno():
+                self.read_supervisor()
+        return True
+
+    def abandoned(self) -> bool:
+        """The launch host is gone: a run that was never told to go is undone, one that runs goes on."""
+        if self.owner and not self.went:
+            self.obey({"op": "stop", "grace_s": 0, "reason": "the launch host left before the start"})
+        return True
+
+
+def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
+    """Pump one run on this node."""
+    del modules
+    status = runfolder.read_status(request["run_folder"])
+    if status is None:
+        wire.send({"error": f"no run in {request['run_folder']}", "remedy": "it ran on another node, or was pruned"})
+        return
+    if (status.get("supervisor") or {}).get("boot_id") != processes.boot_id():
+        wire.send({"t": "event", "ev": "rebooted", "time": time.time()})
+    Pump(request, wire).run()

@@ -1,0 +1,65 @@
+"""Watches the ranks of the agent: children of it that carry LOCAL_RANK, each held by a pidfd until it ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from orchestrator.node import processes
+
+
+class RankWatch:
+    """Finds the ranks below the agent and tells how each of them ended."""
+
+    def __init__(self) -> None:
+        self.handles: dict[int, dict[str, Any]] = {}
+        """pidfd -> what is known of the rank."""
+        self._judged: set[tuple[int, int]] = set()
+        self.seen = 0
+
+    def find(self, agent_pid: int) -> list[dict[str, Any]]:
+        """Look for new ranks; give an event for each."""
+        events = []
+        for pid in processes.children(agent_pid):
+            process = processes.read_process(pid)
+            if process is None or (pid, process.ticks) in self._judged:
+                continue
+            environ = processes.environ_of(pid)
+            if b"LOCAL_RANK" not in environ:
+                # Between fork and exec a rank still shows the agent's environment: look again next time.
+                continue
+            self._judged.add((pid, process.ticks))
+            event = self._hold(process, environ)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _hold(self, process: processes.Process, environ: dict[bytes, bytes]) -> dict[str, Any] | None:
+        rank = {
+            "pid": process.pid,
+            "ticks": process.ticks,
+            "rank": int(environ.get(b"RANK", b"-1")),
+            "local_rank": int(environ[b"LOCAL_RANK"]),
+            "world_size": int(environ.get(b"WORLD_SIZE", b"-1")),
+        }
+        try:
+            handle = os.pidfd_open(process.pid)
+        except OSError:
+            return None
+        self.handles[handle] = rank
+        self.seen += 1
+        return {"ev": "rank", "time": time.time(), **rank}
+
+    def ended(self, handle: int) -> dict[str, Any]:
+        """Tell how a rank ended, from the zombie that its agent has not reaped yet; else code and signal stay None."""
+        rank = self.handles.pop(handle)
+        process = processes.read_process(rank["pid"])
+        os.close(handle)
+        event = {"ev": "rank_exit", "time": time.time(), "code": None, "signal": None, **rank}
+        if process is not None and process.ticks == rank["ticks"] and process.state == "Z":
+            if os.WIFSIGNALED(process.exit_status):
+                event["signal"] = os.WTERMSIG(process.exit_status)
+            else:
+                event["code"] = os.WEXITSTATUS(process.exit_status)
+        return event

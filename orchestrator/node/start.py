@@ -1,0 +1,136 @@
+"""Starts the supervisor of a run on this node and then becomes its pump."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+from orchestrator.node import pump, runfolder
+from orchestrator.node.wire import Wire
+
+READY_S = 30.0
+STUB = """import os, sys
+sys.dont_write_bytecode = True
+here = os.path.dirname(os.path.abspath(__file__))
+os.chdir(here)
+sys.path.insert(0, os.path.join(here, "program"))
+import json
+from orchestrator.node import supervisor
+ready = int(sys.argv[1])
+order = json.loads(sys.stdin.buffer.read())
+null = os.open(os.devnull, os.O_RDONLY)
+os.dup2(null, 0)
+os.close(null)
+supervisor.serve(order, ready)
+"""
+
+
+def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
+    """Start the supervisor, say ready, then pump until the run on this node is over."""
+    folder = request["run_folder"]
+    status = runfolder.read_status(folder)
+    if status is not None and runfolder.supervisor_of(status) is not None:
+        wire.send({"error": f"{folder} is in use by a living run", "remedy": "aorta-launch kill " + request["run_id"]})
+        return
+    try:
+        prepare_folder(folder, request, modules)
+        message = start_supervisor(folder, request)
+    except OSError as error:
+        wire.send(
+            {"error": f"the run folder cannot be used: {error}", "remedy": "is the disk full, or HOME read-only?"}
+        )
+        return
+    if message:
+        wire.send({"error": message})
+        return
+    wire.send({"t": "ready"})
+    pump.main(
+        {
+            "run_folder": folder,
+            "run_id": request["run_id"],
+            "attempt": request["attempt"],
+            "offsets": {},
+            "owner": True,
+            "grace_s": request["grace_s"],
+        },
+        wire,
+        modules,
+    )
+
+
+def prepare_folder(folder: str, request: dict[str, Any], modules: dict[str, str]) -> None:
+    """Write the supervisor's program and the config as used; the order itself is never written: it holds secrets."""
+    runfolder.make_run_folder(folder)
+    program = os.path.join(folder, "program", "orchestrator", "node")
+    os.makedirs(program, mode=0o700, exist_ok=True)
+    for name, text in modules.items():
+        parts = name.split(".")[1:]
+        path = os.path.join(folder, "program", "orchestrator", *parts)
+        path = os.path.join(path, "__init__.py") if os.path.isdir(path) else path + ".py"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    with open(os.path.join(folder, "supervisor.py"), "w", encoding="utf-8") as file:
+        file.write(STUB)
+    if request.get("config") is not None:
+        with open(os.path.join(folder, "config.yaml"), "w", encoding="utf-8") as file:
+            file.write(request["config"])
+    for name in ("agent.out", "agent.err", "agent_error.json"):
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            os.unlink(path)
+
+
+def start_supervisor(folder: str, request: dict[str, Any]) -> str:
+    """Double fork into the supervisor, hand it the order through a pipe, wait for its "ready"; give an error text."""
+    order_read, order_write = os.pipe()
+    ready_read, ready_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if os.fork():
+            os._exit(0)
+        become_supervisor(folder, order_read, ready_write)
+    os.close(order_read)
+    os.close(ready_write)
+    os.waitpid(child, 0)
+    try:
+        with os.fdopen(order_write, "wb") as pipe:
+            pipe.write(json.dumps(request).encode())
+    except BrokenPipeError:
+        pass  # it died at once; its log says why
+    poll = select.poll()
+    poll.register(ready_read, select.POLLIN | select.POLLHUP)
+    answer = os.read(ready_read, 64) if poll.poll(READY_S * 1000) else b""
+    os.close(ready_read)
+    if answer.startswith(b"ready"):
+        return ""
+    return "the supervisor did not start: " + last_words(os.path.join(folder, "supervisor.log"))
+
+
+def become_supervisor(folder: str, order_read: int, ready_write: int) -> None:
+    """Replace this process by the supervisor; no file of the SSH session stays open, or sshd would wait for it."""
+    log = os.open(os.path.join(folder, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(order_read, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    keep = 3
+    os.dup2(ready_write, keep)
+    os.set_inheritable(keep, True)  # dup2 onto itself would leave it closing on exec
+    os.closerange(4, 4096)
+    words = [sys.executable, "-I", "-S", os.path.join(folder, "supervisor.py"), str(keep)]
+    os.execv(sys.executable, words)  # noqa: S606 - argv as data, no shell, is the point
+
+
+def last_words(path: str) -> str:
+    """Give the last line of a log."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read()[-4096:].strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,180 @@
+"""Looks at the folder on a node that takes the code: whose it is, and how its content differs from the manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from orchestrator.node.tree_rows import Row, hash_rows, is_safe, map_threads, read_row, to_bytes, to_text
+
+MARKER_FOLDER = ".aorta-code"
+MARKER = os.path.join(MARKER_FOLDER, "marker.json")
+PUSHED = os.path.join(MARKER_FOLDER, "pushed.json")
+EXTRA_LIMIT = 500
+
+Pushed = Dict[str, str]
+"""Path -> kind, of everything that we ever put into the folder and have not removed."""
+
+
+def expand(workdir: str) -> str:
+    """Make the folder absolute; a relative one lies below the user's home."""
+    home = os.path.expanduser("~")
+    return os.path.abspath(os.path.join(home, os.path.expanduser(workdir)))
+
+
+def read_json(path: str) -> Any:
+    """Read one of our own files; None when it is missing or cut off."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def read_pushed(workdir: str) -> Pushed:
+    """Read what was pushed before, less what can be no path of ours."""
+    stored = read_json(os.path.join(workdir, PUSHED))
+    if not isinstance(stored, dict):
+        return {}
+    return {path: kind for path, kind in stored.items() if is_safe(path) and path.split("/")[0] != MARKER_FOLDER}
+
+
+def read_state(workdir: str, nonce: str, project: str) -> Tuple[str, str]:
+    """Say whose folder it is: absent, ours, foreign, launch-host, inside or above the launch host's tree.
+
+    The second value is the folder's path in that tree, when it lies inside.
+    """
+    real = os.path.realpath(workdir)
+    own = os.path.realpath(project)
+    if os.path.lexists(os.path.join(real, nonce)):
+        return "launch-host", ""
+    upper = os.path.dirname(real)
+    while upper != os.path.dirname(upper):
+        if os.path.lexists(os.path.join(upper, nonce)):
+            return "inside", os.path.relpath(real, upper)
+        upper = os.path.dirname(upper)
+    if os.path.lexists(os.path.join(own, nonce)) and own.startswith(real.rstrip("/") + "/"):
+        return "above", ""
+    return read_owner(workdir), ""
+
+
+def read_owner(workdir: str) -> str:
+    """Say whether the folder is absent (or empty), ours by its marker, or foreign."""
+    try:
+        names = set(os.listdir(workdir))
+    except FileNotFoundError:
+        return "foreign" if os.path.lexists(workdir) else "absent"
+    except NotADirectoryError:
+        return "foreign"
+    if not names - {MARKER_FOLDER}:
+        return "absent" if read_json(os.path.join(workdir, MARKER)) is None else "ours"
+    return "ours" if read_json(os.path.join(workdir, MARKER)) is not None else "foreign"
+
+
+class Folders:
+    """Knows which folders on the way to a path are real ones: nothing is read or removed through a link."""
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self._known: Dict[str, str] = {"": "dir"}
+
+    def blocked(self, path: str) -> Optional[str]:
+        """Give the nearest upper path that is there and is no real folder."""
+        upper = path.rpartition("/")[0]
+        if upper not in self._known:
+            above = self.blocked(upper)
+            self._known[upper] = "blocked:" + above if above is not None else self._kind(upper)
+        state = self._known[upper]
+        return state[len("blocked:") :] if state.startswith("blocked:") else None
+
+    def _kind(self, path: str) -> str:
+        try:
+            mode = os.lstat(os.path.join(self._root, to_bytes(path))).st_mode
+        except FileNotFoundError:
+            return "dir"
+        return "dir" if stat.S_ISDIR(mode) else "blocked:" + path
+
+
+def compare(workdir: str, rows: List[Row]) -> Dict[str, Any]:
+    """Compare the folder with the manifest, by content."""
+    root = os.fsencode(workdir)
+    folders = Folders(root)
+    open_rows = [row for row in rows if folders.blocked(row[0]) is None]
+    found_rows = map_threads(lambda row: read_row(root, row[0], row[3]), open_rows)
+    missing, different, found = [], [], []
+    for row, there in zip(open_rows, found_rows):
+        if there is None:
+            missing.append(row[0])
+            continue
+        found.append(there)
+        if there != row:
+            different.append(row[0])
+    missing += [row[0] for row in rows if folders.blocked(row[0]) is not None]
+    return {"hash": hash_rows(found), "missing": sorted(missing), "different": sorted(different)}
+
+
+def find_blocked(workdir: str, rows: List[Row]) -> List[str]:
+    """List what stands in the way of the manifest and is no remains of an earlier push: links and full folders."""
+    root = os.fsencode(workdir)
+    folders = Folders(root)
+    blocked = {upper for upper in (folders.blocked(row[0]) for row in rows) if upper is not None}
+    for path, kind, _executable, _size, _content in rows:
+        if kind == "dir" or folders.blocked(path) is not None:
+            continue
+        full = os.path.join(root, to_bytes(path))
+        if os.path.isdir(full) and not os.path.islink(full):
+            blocked.add(path)
+    return sorted(blocked)
+
+
+def find_stale(workdir: str, rows: List[Row]) -> List[List[str]]:
+    """List what was pushed before, is still there and is no longer in the manifest."""
+    root = os.fsencode(workdir)
+    folders = Folders(root)
+    wanted, upper = names_of(rows)
+    stale = []
+    for path, kind in sorted(read_pushed(workdir).items()):
+        if path in wanted or folders.blocked(path) is not None:
+            continue
+        full = os.path.join(root, to_bytes(path))
+        is_folder = os.path.isdir(full) and not os.path.islink(full)
+        # A file of ours that somebody replaced by a folder is not ours any more.
+        if os.path.lexists(full) and is_folder == (kind == "dir"):
+            if is_folder and (path in upper or os.listdir(full)):
+                continue
+            stale.append([path, kind])
+    return stale
+
+
+def names_of(rows: List[Row]) -> Tuple[Set[str], Set[str]]:
+    """Give the paths of the manifest and the folders above them."""
+    wanted = {row[0] for row in rows}
+    upper = {""}
+    for path in wanted:
+        above = path
+        while above not in upper:
+            upper.add(above)
+            above = above.rpartition("/")[0]
+    return wanted, upper - {row[0] for row in rows if row[1] != "dir"}
+
+
+def find_extra(workdir: str, rows: List[Row]) -> List[List[Any]]:
+    """List [path, is a folder] of what lies beside the manifest's entries and was never pushed."""
+    wanted, upper = names_of(rows)
+    known = wanted | upper | set(read_pushed(workdir))
+    extra: List[List[Any]] = []
+    for folder in sorted(upper):
+        try:
+            entries = list(os.scandir(os.path.join(os.fsencode(workdir), to_bytes(folder))))
+        except OSError:
+            continue
+        for entry in entries:
+            name = to_text(entry.name)
+            path = folder + "/" + name if folder else name
+            if path not in known and path != MARKER_FOLDER:
+                extra.append([path, entry.is_dir(follow_symlinks=False)])
+                if len(extra) >= EXTRA_LIMIT:
+                    return extra
+    return extra

@@ -1,0 +1,63 @@
+"""What a kill did, one line a node, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from orchestrator.output.wording import strip_controls
+from orchestrator.values import Exit, StopReport
+
+
+def render_kill(reports: Sequence[StopReport]) -> Text:
+    """Render one line a node, with what survived below it."""
+    return Text("\n").join(_render_report(report) for report in reports)
+
+
+def kill_document(run_id: str, reports: Sequence[StopReport]) -> dict[str, Any]:
+    """Build the JSON document of a kill."""
+    return {
+        "schema": 1,
+        "run_id": run_id,
+        "clean": is_clean(reports),
+        "nodes": [
+            {
+                "node": report.node,
+                "node_rank": report.node_rank,
+                "found": report.found,
+                "stopped": report.stopped,
+                "killed": report.killed,
+                "survivors": [{"pid": pid, "command": command} for pid, command in report.survivors],
+                "error": report.error,
+            }
+            for report in reports
+        ],
+    }
+
+
+def is_clean(reports: Sequence[StopReport]) -> bool:
+    """Tell whether every node was asked and nothing is left on any."""
+    return not any(report.survivors or report.error for report in reports)
+
+
+def kill_exit(reports: Sequence[StopReport]) -> Exit:
+    """Decide the exit code of a kill."""
+    return Exit.DONE if is_clean(reports) else Exit.FAILED
+
+
+def _render_report(report: StopReport) -> Text:
+    name = (f"{report.node}: ", "bold")
+    if report.error:
+        return Text.assemble(name, (f"could not be asked, what is left there is not known: {report.error}", "red"))
+    if not report.found and not report.survivors:
+        return Text.assemble(name, "nothing of this run was there")
+    killed = f" ({report.killed} killed)" if report.killed else ""
+    done = f"{report.stopped} process{'' if report.stopped == 1 else 'es'} stopped{killed}, "
+    if not report.survivors:
+        return Text.assemble(name, done, ("none left", "green"))
+    text = Text.assemble(name, done, (f"{len(report.survivors)} LEFT", "bold red"))
+    for pid, command in report.survivors:
+        text.append(f"\n  pid {pid}  {strip_controls(command)}")
+    return text

@@ -1,0 +1,81 @@
+"""The log of one node for people: its agent and ranks merged by whole line, bytes unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PIECE_BYTES = 64 * 1024
+"""A longer line is written in pieces of this length, so that memory stays bounded."""
+
+
+@dataclass
+class _Source:
+    """One stream of one rank: what of its last line has come."""
+
+    held: bytes = b""
+    continued: bool = False
+    """Pieces of the line in hand have been written."""
+
+
+class NodeLogWriter:
+    """Write lines as "[rank 3] text"; the pieces of an overlong line after its first begin with "[rank 3 …] "."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file to append; what it holds stays."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: each feed is one write, and people follow the file while it grows.
+        self._file = path.open("ab", buffering=0)
+        self._sources: dict[tuple[str, str], _Source] = {}
+
+    def feed(self, label: str, data: bytes, stream: str = "out") -> None:
+        """Take what a source wrote, cut anywhere; a label's streams are kept apart until their lines end."""
+        source = self._sources.setdefault((label, stream), _Source())
+        block, newline, rest = data.rpartition(b"\n")
+        parts: list[bytes] = []
+        if newline:
+            for line in (source.held + block).split(b"\n"):
+                held = _write_pieces(parts, label, source, line)
+                _write_line(parts, label, source, held)
+                source.continued = False
+            source.held = rest
+        else:
+            source.held += rest
+        source.held = _write_pieces(parts, label, source, source.held)
+        if parts:
+            self._write(b"".join(parts))
+
+    def flush(self) -> None:
+        """Write the lines that never ended."""
+        parts: list[bytes] = []
+        for (label, _), source in self._sources.items():
+            if source.held:
+                _write_line(parts, label, source, source.held)
+            source.held, source.continued = b"", False
+        self._write(b"".join(parts))
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+
+
+def _write_pieces(parts: list[bytes], label: str, source: _Source, line: bytes) -> bytes:
+    """Write full pieces of a line that is longer than one, and return the rest."""
+    start = 0
+    while len(line) - start > PIECE_BYTES:
+        _write_line(parts, label, source, line[start : start + PIECE_BYTES])
+        source.continued = True
+        start += PIECE_BYTES
+    return line[start:] if start else line
+
+
+def _write_line(parts: list[bytes], label: str, source: _Source, text: bytes) -> None:
+    mark = " …" if source.continued else ""
+    parts += (f"[{label}{mark}] ".encode(), text, b"\n")

@@ -1,0 +1,123 @@
+"""The one page on how a run ended, and the same as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from orchestrator.output.wording import count, render_duration, strip_controls
+from orchestrator.values import Evidence, FirstFailure, Plan, RunState, Verdict
+
+WORDS: dict[RunState, tuple[str, str]] = {
+    "succeeded": ("SUCCEEDED", "bold green"),
+    "failed": ("FAILED", "bold red"),
+    "killed": ("KILLED", "bold yellow"),
+    "timed out": ("TIMED OUT", "bold red"),
+    "lost": ("LOST", "bold red"),
+}
+MOST_SURVIVORS = 20
+_LABEL_WIDTH = 15
+
+
+def render_verdict(verdict: Verdict, plan: Plan, experiment: Path | str) -> Text:
+    """Render the page: one headline, then what broke first, where, whom it took along, the evidence, what to do."""
+    word, style = WORDS[verdict.state]
+    text = Text.assemble((word, style))
+    if verdict.state == "succeeded":
+        size = f"{count(plan.world_size, 'rank')} on {count(len(plan.nodes), 'node')}"
+        text.append(f" in {render_duration(verdict.duration_s)} · {size} · results in {experiment}")
+    else:
+        culprit = _render_culprit(verdict.first_failure, plan)
+        said = [f"after {render_duration(verdict.duration_s)}", culprit, _one_line(verdict.cause)]
+        text.append(" " + " · ".join(filter(None, said)))
+    for label, lines in _build_rows(verdict, experiment):
+        for place, line in enumerate(lines):
+            text.append(f"\n  {label if place == 0 else '':<{_LABEL_WIDTH}}", "bold")
+            text.append(strip_controls(line))
+    return text
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """Build the JSON document of a verdict."""
+    first = asdict(verdict.first_failure) if verdict.first_failure else None
+    if first and first["time"] is not None:
+        first["time"] = _render_moment(first["time"], "milliseconds")
+    return {
+        "schema": 1,
+        "verdict": {
+            "state": verdict.state,
+            "exit_code": verdict.exit_code,
+            "family": verdict.family,
+            "cause": verdict.cause,
+            "confidence": verdict.confidence,
+            "rule": verdict.rule,
+            "first_failure": first,
+            "stopped": list(verdict.stopped),
+            "evidence": [asdict(evidence) for evidence in verdict.evidence],
+            "remedy": verdict.remedy,
+            "duration_s": round(verdict.duration_s, 3),
+            "survivors": [{"node": node, "pid": pid, "command": command} for node, pid, command in verdict.survivors],
+        },
+    }
+
+
+def _build_rows(verdict: Verdict, experiment: Path | str) -> list[tuple[str, list[str]]]:
+    rows: list[tuple[str, list[str]]] = []
+    first = verdict.first_failure
+    if first:
+        moment = _render_moment(first.time, "seconds", " ") if first.time is not None else ""
+        rows.append(("first failure", ["  ".join(filter(None, (moment, _render_ending(first))))]))
+        if first.traceback:
+            rows.append(("where", first.traceback.splitlines()))
+    if verdict.stopped:
+        were = "rank was" if len(verdict.stopped) == 1 else "ranks were"
+        rows.append(("others", [f"{len(verdict.stopped):,} {were} stopped because of it"]))
+    if verdict.survivors:
+        shown = [f"{node} pid {pid}  {command}" for node, pid, command in verdict.survivors[:MOST_SURVIVORS]]
+        more = len(verdict.survivors) - MOST_SURVIVORS
+        rows.append(("STILL RUNNING", [*shown, *([f"and {more} more"] if more > 0 else [])]))
+    if verdict.evidence:
+        rows.append(("evidence", [" · ".join(map(_render_evidence, verdict.evidence))]))
+    if verdict.state != "succeeded":
+        rows.append(("experiment", [str(experiment)]))
+    if verdict.remedy:
+        rows.append(("to do", verdict.remedy.splitlines()))
+    return rows
+
+
+def _render_culprit(first: FirstFailure | None, plan: Plan) -> str:
+    if first is None:
+        return ""
+    place = f"node {first.node_rank} {first.node}"
+    address = next((node.address for node in plan.nodes if node.node_rank == first.node_rank), "")
+    if address and address != first.node:
+        place += f" {address}"
+    if first.rank is None:
+        return place
+    local = f", local rank {first.local_rank}" if first.local_rank is not None else ""
+    return f"rank {first.rank} ({place}{local})"
+
+
+def _render_ending(first: FirstFailure) -> str:
+    ending = ""
+    if first.signal:
+        ending = f"ended by {first.signal}"
+    elif first.exit_code is not None:
+        ending = f"exit code {first.exit_code}"
+    return " · ".join(filter(None, (_one_line(first.error), ending)))
+
+
+def _render_evidence(evidence: Evidence) -> str:
+    return evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
+
+
+def _render_moment(time: float, timespec: str, between: str = "T") -> str:
+    return datetime.fromtimestamp(time, UTC).isoformat(between, timespec).replace("+00:00", "Z")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(strip_controls(text).split())

@@ -1,0 +1,43 @@
+"""Small pieces of text that several pages share."""
+
+from __future__ import annotations
+
+import re
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""One character that is no text: what makes a line worth a closer look."""
+
+_SEQUENCE = re.compile(
+    r"(?P<color>\x1b\[[0-9;:]*m)"
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # cursor moves, erasing
+    r"|\x1b[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)?"  # window titles, links, device strings
+    r"|\x1b[ -/]*[0-~]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+def strip_controls(text: str) -> str:
+    """Remove what could move the cursor or colour the page: text from a node is nobody's instruction to a terminal."""
+    return _SEQUENCE.sub("", text) if CONTROL.search(text) else text
+
+
+def keep_colors(text: str) -> str:
+    """Remove everything that strip_controls removes, except colours."""
+    return _SEQUENCE.sub(lambda match: match["color"] or "", text)
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number with its noun."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def render_duration(duration_s: float) -> str:
+    """Render a duration in its two largest units."""
+    if duration_s < 60:  # noqa: PLR2004 - seconds of a minute
+        return f"{duration_s:.1f}s" if duration_s < 10 else f"{int(duration_s)}s"  # noqa: PLR2004 - two digits
+    minutes, seconds = divmod(int(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours:02d}h"
+    return f"{hours}h {minutes:02d}m" if hours else f"{minutes}m {seconds:02d}s"

@@ -1,0 +1,1 @@
+"""The phases of a run, from connect to collect: functions with typed inputs and outputs."""

@@ -1,0 +1,183 @@
+"""Phase connect: one link a node, all at once, every trouble told together."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.errors import AortaError, LinkError, Several, UsageError
+from orchestrator.transport import Link
+from orchestrator.transport.fanout import fan_out, try_all
+from orchestrator.transport.isself import is_own_address
+from orchestrator.transport.local import LocalLink
+from orchestrator.transport.ssh import Connection, Session, SshLink
+from orchestrator.transport.ssh_dial import Deadline, Resolved, resolve
+from orchestrator.transport.sshconfig import SSH_PORT, SshHost, ask_ssh, parse_jump
+from orchestrator.values import Node
+
+ASK_WIDTH = 8
+"""`ssh -G` processes at once; one takes 9 ms."""
+HOPS = 8
+"""More jump hosts in a row than this go round in a circle."""
+
+Chain = tuple[SshHost, ...]
+"""Jump hosts, the first one first."""
+
+
+class ConnectSettings(Protocol):
+    """The settings that decide how nodes are reached."""
+
+    @property
+    def user(self) -> str | None: ...  # noqa: D102 - see settings.Settings
+    @property
+    def ssh_port(self) -> int | None: ...  # noqa: D102
+    @property
+    def identity(self) -> str | Path | None: ...  # noqa: D102
+    @property
+    def connect_timeout_s(self) -> float: ...  # noqa: D102
+    @property
+    def fanout(self) -> int: ...  # noqa: D102
+    @property
+    def accept_new_host_keys(self) -> bool: ...  # noqa: D102
+    @property
+    def origins(self) -> Mapping[str, str]: ...  # noqa: D102
+
+
+def connect(nodes: Sequence[Node], settings: ConnectSettings) -> list[Link]:
+    """Open a link to every node; when one cannot be reached, close the others and tell all that failed.
+
+    Raises:
+        LinkError: one node could not be reached.
+        Several: more than one could not.
+    """
+    hosts = fan_out(partial(find_host, settings=settings), nodes, ASK_WIDTH)
+    chains = fan_out(find_chain, hosts, ASK_WIDTH)
+    session = Session(accept_new=settings.accept_new_host_keys)
+    jumps, broken = open_jumps(chains, session, settings)
+
+    def reach(place: int) -> Link:
+        chain = chains[place]
+        if (error := next((broken[c] for c in _prefixes(chain) if c in broken), None)) is not None:
+            what = f"the jump host {error.where} is not reached: {error.what}"
+            raise type(error)(what=what, where=nodes[place].name, remedy=error.remedy)
+        return open_link(nodes[place], hosts[place], session, settings, jumps.get(chain))
+
+    links, errors = try_all(reach, range(len(nodes)), settings.fanout)
+    if not errors:
+        return [links[place] for place in range(len(nodes))]
+    for link in links.values():
+        link.close()
+    for connection in jumps.values():
+        connection.close()
+    told = [_with_note(errors[place], hosts[place]) for place in sorted(errors)]
+    raise told[0] if len(told) == 1 else Several(told)
+
+
+def _with_note(error: AortaError, host: SshHost) -> AortaError:
+    if not host.asked:
+        error.remedy = f"{error.remedy}; OpenSSH is not installed on this machine, so ssh_config was not read".lstrip(
+            "; "
+        )
+    return error
+
+
+def find_host(node: Node, settings: ConnectSettings) -> SshHost:
+    """Put together how a node is reached: node list over flags over ssh_config."""
+    try:
+        host = ask_ssh(node.host, user=node.user or settings.user, port=node.port or settings.ssh_port)
+    except AortaError as error:
+        error.where = node.where if isinstance(error, UsageError) else node.name
+        raise
+    key = node.key or settings.identity
+    if key:
+        host = replace(host, named_key=str(Path(key).expanduser()))
+    if node.jump == "none":
+        host = replace(host, proxy_jump=(), proxy_command="")
+    elif node.jump:
+        host = replace(host, proxy_jump=tuple(node.jump.split(",")), proxy_command="")
+    return host
+
+
+def find_chain(host: SshHost) -> Chain:
+    """Find the jump hosts before a node; the first of them may need one itself, as ssh_config says."""
+    chain: list[SshHost] = []
+    hops = host.proxy_jump
+    while hops:
+        hosts = []
+        for hop in hops:
+            name, user, port = parse_jump(hop.strip())
+            hosts.append(ask_ssh(name, user=user, port=port))
+        chain = hosts + chain
+        if len(chain) > HOPS:
+            remedy = "look at ProxyJump in ssh_config and jump= in the node list"
+            raise LinkError(what="its jump hosts go round in a circle", where=host.alias, step="jump", remedy=remedy)
+        hops = chain[0].proxy_jump
+    # What stands in the chain is the whole way; only the first hop keeps a ProxyCommand of its own.
+    return tuple(
+        replace(hop, proxy_jump=(), proxy_command="" if i else hop.proxy_command) for i, hop in enumerate(chain)
+    )
+
+
+def _prefixes(chain: Chain) -> list[Chain]:
+    return [chain[: length + 1] for length in range(len(chain))]
+
+
+def open_jumps(
+    chains: Sequence[Chain], session: Session, settings: ConnectSettings
+) -> tuple[dict[Chain, Connection], dict[Chain, AortaError]]:
+    """Open each jump host once, before the nodes behind it are dialled; from the outside in."""
+    opened: dict[Chain, Connection] = {}
+    broken: dict[Chain, AortaError] = {}
+
+    def open_one(chain: Chain) -> Connection:
+        connection = Connection(chain[-1], chain[-1].alias, session, opened.get(chain[:-1]))
+        connection.open(Deadline.after(time_for(chain[-1], settings)))
+        return connection
+
+    for depth in range(1, 1 + max((len(chain) for chain in chains), default=0)):
+        wanted = dict.fromkeys(chain[:depth] for chain in chains if len(chain) >= depth)
+        layer = [chain for chain in wanted if depth == 1 or chain[:-1] in opened]
+        done, failed = try_all(open_one, layer, settings.fanout)
+        opened.update({layer[place]: connection for place, connection in done.items()})
+        broken.update({layer[place]: error for place, error in failed.items()})
+    return opened, broken
+
+
+def time_for(host: SshHost, settings: ConnectSettings) -> float:
+    """Choose the time for one host: ssh_config's ConnectTimeout stands unless somebody set ours."""
+    if host.connect_timeout_s and settings.origins.get("connect_timeout_s", "default") == "default":
+        return host.connect_timeout_s
+    return settings.connect_timeout_s
+
+
+def open_link(node: Node, host: SshHost, session: Session, settings: ConnectSettings, jump: Connection | None) -> Link:
+    """Open the link to one node, by SSH or not, as its address says."""
+    if node.local:
+        return LocalLink(node)
+    timeout_s = time_for(host, settings)
+    deadline = Deadline.after(timeout_s)
+    addresses: list[Resolved] | None = None
+    if jump is None and not host.proxy_command:
+        addresses = resolve(host, node.name, deadline)
+        if node.local is None and _is_here(host, addresses, port_given=bool(node.port or settings.ssh_port)):
+            return LocalLink(node)
+    connection = Connection(host, node.name, session, jump)
+    connection.open(deadline, addresses)
+    return SshLink(node, connection, timeout_s)
+
+
+def _is_here(host: SshHost, addresses: Sequence[Resolved], *, port_given: bool) -> bool:
+    """Say whether a node is this machine: its sshd would be the machine's own, and let in the very user we are.
+
+    A loopback address with a port is somebody's tunnel or test node.
+    """
+    if host.port != SSH_PORT or host.user != getpass.getuser():
+        return False
+    numbers = [str(address[0]) for _, address in addresses]
+    if port_given and any(number.startswith("127.") or number == "::1" for number in numbers):
+        return False
+    return all(is_own_address(number) for number in numbers)

@@ -1,0 +1,87 @@
+"""The runs that this launch host remembers: which of them may be alive, and which one a word means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UsageError
+from orchestrator.plan.paths import launches_folder
+from orchestrator.values import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownRun:
+    """One run as this launch host remembers it."""
+
+    run_id: str
+    entry: Path
+    experiment: str
+    live: bool
+    """It was not seen to its end from here."""
+    nodes: tuple[Node, ...]
+    ssh: dict[str, Any]
+
+
+def read_known_runs(home: Path) -> list[KnownRun]:
+    """Read every entry, oldest first; one that cannot be read is left out."""
+    runs = []
+    for entry in sorted(launches_folder(home).glob("*.json"), key=lambda path: path.stat().st_mtime):
+        try:
+            document = json.loads(entry.read_text("utf-8"))
+            runs.append(
+                KnownRun(
+                    run_id=document["run_id"],
+                    entry=entry,
+                    experiment=document["experiment"],
+                    live=bool(document["live"]),
+                    nodes=tuple(_parse_node(node) for node in document["nodes"]),
+                    ssh=document["ssh"],
+                )
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return runs
+
+
+def _parse_node(document: dict[str, Any]) -> Node:
+    known = {field.name for field in fields(Node)}
+    values = {name: value for name, value in document.items() if name in known}
+    values["gpus"] = tuple(values.get("gpus", ()))
+    values["env"] = ()
+    return Node(**values)
+
+
+def choose_runs(runs: Sequence[KnownRun], word: str | None, *, all_runs: bool) -> list[KnownRun]:
+    """Find the runs that are meant: by id or a unique prefix of it, all live ones, or the only live one.
+
+    Raises:
+        UsageError: none or several are meant; they are listed.
+    """
+    live = [run for run in runs if run.live]
+    if all_runs:
+        return live
+    if word is None:
+        if len(live) == 1:
+            return live
+        if not live:
+            raise UsageError(
+                what="no run is live, as far as this machine knows", remedy="name the run: aorta-launch kill RUN"
+            )
+        listed = "".join(f"\n    {run.run_id}  {len(run.nodes)} nodes  {run.experiment}" for run in live)
+        raise UsageError(what=f"{len(live)} runs are live:{listed}", remedy="name one of them, or --all")
+    found = [run for run in runs if run.run_id == word] or [run for run in runs if run.run_id.startswith(word)]
+    if len(found) == 1:
+        return found
+    if found:
+        listed = "".join(f"\n    {run.run_id}" for run in found)
+        raise UsageError(what=f"{word} is the beginning of {len(found)} runs:{listed}", remedy="write more of the id")
+    near = get_close_matches(word, [run.run_id for run in runs], n=1)
+    raise UsageError(
+        what=f"no run {word} is known here" + (f"; did you mean {near[0]}?" if near else ""),
+        remedy="runs are remembered on the machine and for the user that launched them",
+    )

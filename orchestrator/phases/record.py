@@ -1,0 +1,176 @@
+"""Writes the experiment directory's own files, and remembers the run on the launch host."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator import __version__
+from orchestrator.errors import UsageError
+from orchestrator.output.plan_text import plan_document
+from orchestrator.output.verdict_text import verdict_document
+from orchestrator.plan.paths import ExperimentPaths, launches_folder
+from orchestrator.values import Node, Plan, Verdict
+
+if TYPE_CHECKING:
+    from orchestrator.facts import Facts
+    from orchestrator.phases.git import GitState
+    from orchestrator.phases.push import Pushed
+    from orchestrator.settings import Settings
+
+SSH_KEYS = ("user", "ssh_port", "identity", "connect_timeout_s", "accept_new_host_keys")
+"""What a later kill needs to reach the nodes as this call did."""
+
+
+def make_experiment(settings: Settings, run_id: str) -> ExperimentPaths:
+    """Create the experiment directory of a run.
+
+    Raises:
+        UsageError: it cannot be created.
+    """
+    root = Path(settings.experiments_dir) / run_id
+    try:
+        root.mkdir(parents=True)
+        for folder in ("logs", "errors", "outputs"):
+            (root / folder).mkdir()
+    except OSError as error:
+        raise UsageError(
+            what=f"the experiment directory cannot be made: {error.strerror}",
+            where=str(root),
+            remedy="name another place with --experiments-dir",
+        ) from error
+    return ExperimentPaths(root.resolve())
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace a JSON file in one step."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(
+        json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8", "backslashreplace"
+    )
+    temporary.replace(path)
+
+
+def now_utc() -> str:
+    """Say the time as UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Record:
+    """The record of one run here: run.json, and the entry by which kill finds it."""
+
+    def __init__(self, paths: ExperimentPaths, settings: Settings, nodes: Sequence[Node], run_id: str) -> None:
+        self.paths = paths
+        self._entry = launches_folder(Path.home()) / f"{run_id}.json"
+        self.document: dict[str, Any] = {
+            "schema": 1,
+            "run_id": run_id,
+            "state": "preparing",
+            "launch_host": {
+                "hostname": platform.node(),
+                "pid": os.getpid(),
+                "python": platform.python_version(),
+                "aorta_launch": __version__,
+            },
+            "timings": {"launched": now_utc()},
+            "nodes": [_node_document(node) for node in nodes],
+            "ssh": {key: getattr(settings, key) for key in SSH_KEYS},
+        }
+
+    def open(self) -> None:
+        """Remember the run, before anything of it can be alive anywhere."""
+        self._entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(
+            self._entry,
+            {
+                "schema": 1,
+                "run_id": self.document["run_id"],
+                "experiment": str(self.paths.root),
+                "live": True,
+                "pid": os.getpid(),
+                "nodes": self.document["nodes"],
+                "ssh": self.document["ssh"],
+            },
+        )
+        self.write()
+
+    def write(self, **fields: Any) -> None:
+        """Write run.json with what is new; a full disk here must not end a run there."""
+        self.document.update(fields)
+        with contextlib.suppress(OSError):
+            write_json(self.paths.run_json, self.document)
+
+    def time(self, phase: str) -> None:
+        """Note when a phase was over."""
+        self.document["timings"][phase] = now_utc()
+
+    def note_code(self, pushed: Pushed, git: GitState) -> None:
+        """Note which code runs."""
+        self.document["code"] = {
+            "tree_hash": pushed.tree_hash,
+            "files": pushed.files,
+            "bytes": pushed.total_bytes,
+            "commit": git.commit,
+            "branch": git.branch,
+            "dirty": git.dirty,
+        }
+        if git.diff:
+            self.paths.code_diff.write_bytes(git.diff)
+
+    def note_facts(self, facts: Sequence[Facts]) -> None:
+        """Note the versions on the nodes."""
+        self.document["versions"] = [
+            {
+                "node_rank": fact.node_rank,
+                "hostname": fact.hostname,
+                "python": fact.python_version,
+                "torch": fact.torch_version,
+                "cuda": fact.torch_cuda,
+                "hip": fact.torch_hip,
+                "nccl": fact.nccl_version,
+                "driver": fact.driver_version,
+                "clock_offset_s": fact.clock_offset_s,
+            }
+            for fact in facts
+        ]
+
+    def note_plan(self, plan: Plan) -> None:
+        """Note the plan, secrets masked."""
+        self.write(state="running", plan=plan_document(plan))
+
+    def fail(self, why: str) -> None:
+        """Note that nothing was started, or that it ended before there was a verdict."""
+        self.time("ended")
+        self.write(state="not started", error=why)
+        end_entry(self._entry, live=False)
+
+    def end(self, verdict: Verdict) -> None:
+        """Note the verdict; the run is no longer live unless something of it may be."""
+        self.time("ended")
+        self.write(state=verdict.state, verdict=verdict_document(verdict)["verdict"])
+        end_entry(
+            self._entry,
+            live=bool(verdict.survivors) or verdict.state == "lost" or "could not be asked" in verdict.cause,
+        )
+
+
+def end_entry(entry: Path, *, live: bool) -> None:
+    """Say in a run's entry whether something of it may still be alive."""
+    try:
+        document = json.loads(entry.read_text("utf-8"))
+        document["live"] = live
+        write_json(entry, document)
+    except (OSError, ValueError):
+        return
+
+
+def _node_document(node: Node) -> dict[str, Any]:
+    # Values of env.* may be secret, and nothing that reads this needs them.
+    return asdict(replace(node, env=()))

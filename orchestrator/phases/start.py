@@ -1,0 +1,81 @@
+"""Starts a run in two steps: every node gets its supervisor and its order; when all have said ready, all start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.errors import AortaError, LinkLostError, NodeError
+from orchestrator.plan.environment import CLEARED
+from orchestrator.transport import Channel, Link
+from orchestrator.transport.fanout import fan_out
+from orchestrator.values import NodePlan, Plan
+
+READY_S = 60.0
+
+
+def build_order(plan: Plan, node: NodePlan, config_text: str | None) -> dict[str, Any]:
+    """Build what one node is told; argv and environment travel as data and are never parsed by a shell."""
+    return {
+        "run_id": plan.run_id,
+        "attempt": plan.attempt,
+        "node_rank": node.node_rank,
+        "run_folder": node.run_folder,
+        "workdir": node.workdir,
+        "processes": node.processes,
+        "grace_s": plan.grace_s,
+        "config": config_text,
+        "argv": list(node.argv),
+        "env": {variable.name: variable.value for variable in node.env},
+        "cleared": list(CLEARED),
+    }
+
+
+def start_supervisors(links: Sequence[Link], plan: Plan, config_text: str | None, width: int) -> list[Channel]:
+    """Give every node its supervisor and its order; nothing runs yet.
+
+    Raises:
+        AortaError: a node that cannot; what had been prepared on the others is undone.
+    """
+    opened: dict[int, Channel] = {}
+
+    def start(node: NodePlan) -> Channel:
+        channel = links[node.node_rank].open("start", build_order(plan, node, config_text))
+        opened[node.node_rank] = channel
+        _wait_ready(channel, node)
+        return channel
+
+    try:
+        return fan_out(start, plan.nodes, width)
+    except BaseException:
+        # Closing its channel before "go" tells a node that the start was called off.
+        for channel in opened.values():
+            channel.close()
+        raise
+
+
+def _wait_ready(channel: Channel, node: NodePlan) -> None:
+    try:
+        frame = channel.read(READY_S)
+    except TimeoutError:
+        raise LinkLostError(
+            what=f"the supervisor was not ready within {READY_S:g} s",
+            where=node.node.name,
+            remedy="is the node overloaded, or its HOME on a hanging file system?",
+        ) from None
+    if frame is None:
+        raise NodeError(what="the supervisor's starter ended without a word", where=node.node.name)
+    if "error" in frame.header:
+        raise NodeError(
+            what=str(frame.header["error"]), where=node.node.name, remedy=str(frame.header.get("remedy", ""))
+        )
+
+
+def send_go(channels: Sequence[Channel]) -> None:
+    """Let every agent start, the head's first: it hosts the store that the others look for."""
+    for channel in channels:
+        try:
+            channel.send({"op": "go"})
+        except AortaError:
+            # Its reader finds the link broken, and that is told and judged like any other loss.
+            continue

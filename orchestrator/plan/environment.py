@@ -1,0 +1,159 @@
+"""The environment that the launcher gives to the agent of one node and to its ranks, with the origin of each value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import ConfigError
+from orchestrator.plan.paths import NodePaths
+from orchestrator.plan.placeholders import replace_placeholders, speaks_for_config
+from orchestrator.values import EnvValue, Node
+
+if TYPE_CHECKING:
+    from orchestrator.facts import Facts
+
+OURS = "aorta-launch"
+"""The origin of what the launcher sets by itself."""
+
+CLEARED = (
+    "PET_*",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_*",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_*",
+    "TORCH_ELASTIC_WORKER_IDENTICAL",
+    "AORTA_*",
+)
+"""What is removed from the session that SSH opens on a node, before the environment of a run is laid over it."""
+
+PROTECTED = (
+    "AORTA_RUN_ID",
+    "AORTA_ATTEMPT",
+    "AORTA_NODE_RANK",
+    "AORTA_NNODES",
+    "AORTA_HOSTS",
+    "AORTA_OUTPUT_DIR",
+    "AORTA_CONFIG",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_RUN_ID",
+    "PET_*",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+"""What the launcher and torchrun set themselves: a value of the user's would be lost or would break the run."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VISIBLE = {"amd": "HIP_VISIBLE_DEVICES"}
+
+
+def build_env(
+    *,
+    node: Node,
+    facts: Facts,
+    processes: int,
+    interface: str,
+    given: Iterable[EnvValue],
+    run: Mapping[str, str],
+    placeholders: Mapping[str, str],
+) -> tuple[EnvValue, ...]:
+    """Lay the values over each other, lowest first: defaults, the user's, the node's line, what identifies the run.
+
+    Raises:
+        ConfigError: a name is none, or belongs to the launcher or torchrun; a value holds a NUL.
+    """
+    values = {value.name: value for value in build_defaults(facts.cores, processes, interface)}
+    for value in (*given, *build_node_values(node, facts.gpu_kind)):
+        check_env_value(value)
+        values.pop(value.name, None)
+        values[value.name] = _placed(value, placeholders)
+    for name, text in run.items():
+        values[name] = EnvValue(name=name, value=text, origin=OURS)
+    return tuple(values.values())
+
+
+def build_defaults(cores: int, processes: int, interface: str) -> tuple[EnvValue, ...]:
+    """Build what a user may override: threads, unbuffered output, the interface that was proved."""
+    texts = {"OMP_NUM_THREADS": str(max(1, cores // max(1, processes))), "PYTHONUNBUFFERED": "1"}
+    if interface:
+        # NCCL takes a bare name as a prefix (eth1 would match eth10); gloo takes it exactly and knows no "=".
+        texts |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
+    return tuple(EnvValue(name=name, value=text, origin=OURS) for name, text in texts.items())
+
+
+def build_node_values(node: Node, gpu_kind: str) -> tuple[EnvValue, ...]:
+    """Build what the node's line in the node list asks for; its env.NAME wins over its gpus."""
+    origin = f"node list {node.where}".strip()
+    texts: dict[str, str] = {}
+    if node.gpus:
+        texts[_VISIBLE.get(gpu_kind, "CUDA_VISIBLE_DEVICES")] = ",".join(node.gpus)
+    texts |= dict(node.env)
+    return tuple(EnvValue(name=name, value=text, origin=origin) for name, text in texts.items())
+
+
+def build_run_values(
+    *,
+    run_id: str,
+    attempt: int,
+    node_rank: int,
+    addresses: Sequence[str],
+    paths: NodePaths,
+    has_config: bool,
+) -> dict[str, str]:
+    """Build what tells a rank which run it belongs to; no user can override it."""
+    values = {
+        "AORTA_RUN_ID": run_id,
+        "AORTA_ATTEMPT": str(attempt),
+        "AORTA_NODE_RANK": str(node_rank),
+        "AORTA_NNODES": str(len(addresses)),
+        "AORTA_HOSTS": ",".join(addresses),
+        "AORTA_OUTPUT_DIR": str(paths.outputs),
+        "TORCHELASTIC_ERROR_FILE": str(paths.agent_error),
+    }
+    if has_config:
+        values["AORTA_CONFIG"] = str(paths.config_yaml)
+    return values
+
+
+def check_env_value(value: EnvValue) -> None:
+    """Refuse a name that no program could read, and one that is not the user's to set."""
+    if not _NAME.fullmatch(value.name):
+        raise ConfigError(
+            f"{value.name!r} is no name of an environment variable",
+            value.origin,
+            "use letters, digits and underscores, no digit first",
+        )
+    if any(fnmatchcase(value.name, pattern) for pattern in PROTECTED):
+        raise ConfigError(
+            f"{value.name} is set by the launcher on each node and cannot be given",
+            value.origin,
+            f"remove {value.name}",
+        )
+    if "\0" in value.value:
+        raise ConfigError(
+            f"the value of {value.name} holds a NUL byte", value.origin, "no process can be given it: encode it"
+        )
+
+
+def _placed(value: EnvValue, placeholders: Mapping[str, str]) -> EnvValue:
+    if not speaks_for_config(value.origin):
+        return value
+    text = replace_placeholders(value.value, placeholders)
+    return EnvValue(name=value.name, value=text, origin=value.origin, secret=value.secret)

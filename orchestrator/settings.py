@@ -1,0 +1,252 @@
+"""The settings of one call: flag > AORTA_LAUNCH_* variable > config > default, and who won."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from orchestrator import kinds
+from orchestrator.config import ConfigFile, read_config
+from orchestrator.errors import ConfigError, UsageError
+
+VARIABLE_PREFIX = "AORTA_LAUNCH_"
+
+NOT_IN_CONFIG = frozenset(
+    {"config", "config_text", "origins", "json_output", "verbosity", "flag_env", "dry_run", "print_commands"}
+)
+"""What belongs to one call, not to a file that many calls share."""
+
+NOT_IN_VARIABLES = frozenset({"config_text", "origins", "flag_env", "env", "script", "module", "args"})
+
+FLAG_NAMES = {
+    "connect_timeout_s": "--connect-timeout",
+    "json_output": "--json",
+    "flag_env": "--env",
+    "timeout_s": "--timeout",
+    "grace_s": "--grace",
+    "checks_skip": "--skip",
+}
+"""Where a flag is not simply the key with dashes."""
+
+
+class Settings(BaseModel):
+    """The final values of one call, in the words of the `launch:` section."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: kinds.FilePath = Field(Path("node_ip_list.txt"), description="The node list.")
+    include: kinds.Names = Field((), description="Only these nodes: names, ranges like node[1-4], node ranks like 0-3.")
+    exclude: kinds.Names = Field((), description="Without these nodes: names, ranges, node ranks.")
+
+    user: kinds.MaybeText = Field(None, description="SSH user, where the node list names none.")
+    ssh_port: kinds.MaybePort = Field(None, description="SSH port, where the node list names none.")
+    identity: kinds.MaybePath = Field(None, description="SSH key file, where the node list names none.")
+    connect_timeout_s: kinds.SomeSeconds = Field(10.0, description="Time for one node to let us in.")
+    fanout: kinds.Count = Field(64, description="Nodes that are worked on at the same time.")
+    accept_new_host_keys: kinds.Switch = Field(False, description="Trust and remember host keys not seen before.")
+
+    script: kinds.MaybeText = Field(None, description="The training script, relative to the project.")
+    module: kinds.MaybeText = Field(None, description="A module to run instead of a script.")
+    args: kinds.Words = Field((), description="Words for the script; {config}, {output_dir}, {run_id}, {node_rank}.")
+    nproc_per_node: kinds.Processes = Field("auto", description="Processes a node: auto, gpu, cpu or a number.")
+    master_port: kinds.MaybePort = Field(None, description="Rendezvous port on the head; null: a free one.")
+    timeout_s: kinds.MaybeSeconds = Field(None, description="Stop the run after this time; null: never.")
+    grace_s: kinds.Seconds = Field(30.0, description="Time between TERM and KILL when a run is stopped.")
+    failure_grace_s: kinds.Seconds = Field(2.0, description="The same, after a rank has failed.")
+    lost_after_s: kinds.SomeSeconds = Field(60.0, description="Silence after which a node counts as lost.")
+    join_timeout_s: kinds.SomeSeconds = Field(180.0, description="Time for all agents to meet.")
+    ranks: kinds.Ranks = Field("0", description="Ranks that the screen shows: 0, all or a list like 0,3-5.")
+
+    env: kinds.Env = Field({}, description="Environment of the ranks; {config}, {output_dir}, {run_id}, {node_rank}.")
+    env_file: kinds.MaybePath = Field(None, description="File of NAME=VALUE lines; its values are secret.")
+    forward_env: kinds.Names = Field(
+        ("NCCL_*", "RCCL_*", "GLOO_*", "TORCH_*", "HSA_*", "HIP_*", "WANDB_*", "HF_*"),
+        description="Variables of this machine that travel to the ranks.",
+    )
+    python: kinds.MaybePython = Field(None, description="Interpreter on the nodes, an absolute path; null: found.")
+    conda_env: kinds.MaybeText = Field(None, description="Conda environment whose interpreter is used.")
+
+    project: kinds.FilePath = Field(Path(), description="The folder that is pushed to the nodes.")
+    workdir: kinds.MaybeText = Field(None, description="Where it lies on a node; null: ~/.aorta/code/<project>.")
+    push: kinds.Switch = Field(True, description="Push the project before the start.")
+    push_warn_mib: kinds.Amount = Field(200.0, description="Warn when the project is larger.")
+    push_warn_files: kinds.CountOrZero = Field(20000, description="Warn when it has more files.")
+    ignore: kinds.Names = Field((), description="Patterns not to push, beside .gitignore and .aortaignore.")
+
+    check: kinds.Switch = Field(True, description="Check the nodes before the start.")
+    checks_skip: kinds.Names = Field((), description="Checks that are left out.")
+    min_disk_gib: kinds.Amount = Field(1.0, description="Free disk that a node must have.")
+    max_clock_offset_s: kinds.SomeSeconds = Field(5.0, description="Clock difference that is still good.")
+    gpu_busy_mib: kinds.CountOrZero = Field(1024, description="A GPU with more memory in use is not free.")
+
+    label: kinds.Label = Field("multinode", description="First part of the run id.")
+    experiments_dir: kinds.FilePath = Field(Path("experiments"), description="Where experiment directories are made.")
+    color: kinds.Color = Field("auto", description="Colour on the screen: auto, always or never.")
+
+    config: kinds.MaybePath = None
+    json_output: kinds.Switch = False
+    verbosity: kinds.Verbosity = 0
+    flag_env: kinds.Words = ()
+    dry_run: kinds.Switch = False
+    print_commands: kinds.Switch = False
+    config_text: str | None = None
+    origins: Mapping[str, str] = {}
+
+
+def config_keys() -> tuple[str, ...]:
+    """List the keys of the `launch:` section, in the order of the example."""
+    return tuple(key for key in Settings.model_fields if key not in NOT_IN_CONFIG)
+
+
+def variable_name(key: str) -> str:
+    """Name the variable that sets a key."""
+    return VARIABLE_PREFIX + key.upper()
+
+
+def flag_name(key: str) -> str:
+    """Name the flag that sets a key."""
+    return FLAG_NAMES.get(key, "--" + key.replace("_", "-"))
+
+
+def build_settings(flags: Mapping[str, Any], environ: Mapping[str, str], script_words: Sequence[str] = ()) -> Settings:
+    """Build the settings of one call; a flag that was not given is None or absent.
+
+    Raises:
+        ConfigError: a value of the wrong kind, an unknown key or variable, a config that cannot be read.
+        UsageError: words that do not fit together.
+    """
+    flags = {key: value for key, value in flags.items() if value is not None}
+    sets = tuple(flags.pop("set", ()))
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys((key for key in Settings.model_fields if key not in {"origins", "config_text"}), "default")
+    variables = _read_variables(environ)
+    config = _find_config(flags, variables, sets)
+    if config is not None:
+        _take_config(config, values, origins)
+    for key, value in variables.items():
+        values[key], origins[key] = (
+            _judge(key, value, f"variable {variable_name(key)}"),
+            f"variable {variable_name(key)}",
+        )
+    for key, value in flags.items():
+        values[key], origins[key] = _judge(key, value, f"flag {flag_name(key)}"), f"flag {flag_name(key)}"
+    _take_script(script_words, values, origins)
+    return Settings(**values, config_text=config.text if config else None, origins=origins)
+
+
+def require_script(settings: Settings) -> None:
+    """Refuse settings that name nothing to run.
+
+    Raises:
+        UsageError: neither a script nor a module is known.
+    """
+    if settings.script is None and settings.module is None:
+        named = f"{settings.config} names neither launch.script nor launch.module" if settings.config else ""
+        raise UsageError(
+            "nothing to run" + (f": {named}" if named else ""),
+            where="command line",
+            remedy="name a script (train.py), a module (-m my.module), or launch.script in the config",
+        )
+
+
+def render_origins(settings: Settings) -> str:
+    """Render who set what, one line a setting that is not at its default."""
+    lines = []
+    for key, origin in settings.origins.items():
+        if origin == "default":
+            continue
+        value = getattr(settings, key)
+        # Values of variables may be secret; their names never are.
+        if key in {"env", "flag_env"}:
+            value = tuple(word.partition("=")[0] for word in value)
+        shown = " ".join(value) if isinstance(value, tuple) else str(value)
+        lines.append(f"{key} = {shown}  ({origin})")
+    return "\n".join(lines)
+
+
+def _find_config(flags: Mapping[str, Any], variables: Mapping[str, str], sets: Sequence[str]) -> ConfigFile | None:
+    if "config" in flags:
+        return read_config(_judge("config", flags["config"], "flag --config"), sets)
+    if "config" in variables:
+        return read_config(_judge("config", variables["config"], f"variable {variable_name('config')}"), sets)
+    if sets:
+        raise UsageError(
+            "there is no config to set it in",
+            where=f"flag --set {sets[0]}",
+            remedy="name the config with --config FILE",
+        )
+    return None
+
+
+def _take_config(config: ConfigFile, values: dict[str, Any], origins: dict[str, str]) -> None:
+    keys = config_keys()
+    for entry in config.launch:
+        if entry.key not in keys:
+            near = get_close_matches(entry.key, keys, n=1, cutoff=0.5)
+            raise ConfigError(
+                f"unknown key launch.{entry.key}" + (f", did you mean {near[0]}?" if near else ""),
+                where=entry.where,
+                remedy="config/launch.example.yaml names every key of the launch: section",
+            )
+        typed = isinstance(entry.value, bool) or not _takes_text(entry.key)
+        raw = entry.value if typed else entry.text
+        values[entry.key] = _judge(f"launch.{entry.key}", raw, entry.where)
+        origins[entry.key] = f"flag {entry.where}" if entry.where.startswith("--set") else f"config {entry.where}"
+    if values.get("script") and values.get("module"):
+        where = next(entry.where for entry in config.launch if entry.key == "module")
+        raise ConfigError("launch.script and launch.module are both given", where=where, remedy="keep one of them")
+
+
+def _takes_text(key: str) -> bool:
+    # What a person wrote as 3.0e-4 or 007 reaches the script as those very characters.
+    return Settings.model_fields[key].annotation not in (bool, int, float, float | None, int | None) and key != "color"
+
+
+def _read_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    known = {variable_name(key): key for key in Settings.model_fields if key not in NOT_IN_VARIABLES}
+    found: dict[str, str] = {}
+    for name, value in environ.items():
+        if not name.startswith(VARIABLE_PREFIX) or not value:
+            continue
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.5)
+            raise ConfigError(
+                "no such setting" + (f", did you mean {near[0]}?" if near else ""),
+                where=f"variable {name}",
+                remedy=f"unset {name}, or correct its name",
+            )
+        found[known[name]] = value
+    return found
+
+
+def _take_script(words: Sequence[str], values: dict[str, Any], origins: dict[str, str]) -> None:
+    if not words:
+        return
+    is_module = words[0] == "-m"
+    if is_module and len(words) == 1:
+        raise UsageError("-m needs the name of a module", where="command line", remedy="write -m my.module")
+    values["script"] = None if is_module else _judge("script", words[0], "command line")
+    values["module"] = _judge("module", words[1], "command line") if is_module else None
+    values["args"] = _judge("args", tuple(words[2 if is_module else 1 :]), "command line")
+    for key in ("script", "module", "args"):
+        origins[key] = "command line"
+
+
+@cache
+def _adapter(key: str) -> TypeAdapter[Any]:
+    field = Settings.model_fields[key]
+    annotated: Any = Annotated[(field.annotation, *field.metadata)]  # type: ignore[misc,unused-ignore]
+    return TypeAdapter(annotated)
+
+
+def _judge(name: str, raw: Any, where: str) -> Any:
+    key = name.removeprefix("launch.")
+    try:
+        return _adapter(key).validate_python(raw)
+    except ValidationError as error:
+        cause = error.errors()[0].get("ctx", {}).get("error", error.errors()[0]["msg"])
+        shown = "" if key in {"env", "flag_env"} else f", not {raw!r}"
+        raise ConfigError(f"{name}: expected {cause}{shown}", where=where) from None

@@ -1,0 +1,68 @@
+"""One piece of work for many nodes at once, with a bound, and every error told together."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from orchestrator.errors import AortaError, Several
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def fan_out(work: Callable[[Item], Result], items: Sequence[Item], width: int) -> list[Result]:
+    """Do the work for every item, at most width at once; wait for all, then give the results in order.
+
+    Raises:
+        AortaError: the one that happened, or Several of them.
+    """
+    results, errors = try_all(work, items, width)
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise Several([error for _, error in sorted(errors.items())])
+    return [results[place] for place in range(len(items))]
+
+
+def try_all(
+    work: Callable[[Item], Result], items: Sequence[Item], width: int
+) -> tuple[dict[int, Result], dict[int, AortaError]]:
+    """Do the same, and give results and errors by place instead of raising.
+
+    The threads are daemons and the caller waits on a queue: Ctrl-C gets through at once, and a node that hangs
+    cannot keep the process from ending.
+    """
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, Result | None, BaseException | None]] = queue.SimpleQueue()
+    for place in range(len(items)):
+        waiting.put(place)
+
+    def labour() -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                place = waiting.get_nowait()
+                try:
+                    done.put((place, work(items[place]), None))
+                except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+                    done.put((place, None, error))
+
+    for number in range(max(1, min(width, len(items)))):
+        threading.Thread(target=labour, name=f"fan-out {number}", daemon=True).start()
+    results: dict[int, Result] = {}
+    errors: dict[int, AortaError] = {}
+    bugs: list[BaseException] = []
+    for _ in items:
+        place, result, error = done.get()
+        if error is None:
+            results[place] = result  # type: ignore[assignment] # None only where Result may be None
+        elif isinstance(error, AortaError):
+            errors[place] = error
+        else:
+            bugs.append(error)
+    if bugs:
+        raise bugs[0]
+    return results, errors

@@ -1,0 +1,83 @@
+"""A project and several folders of this machine as nodes, for tests of the push with the real node program and rsync."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.phases import rsync
+from orchestrator.phases.push import Pushed, push_code
+from orchestrator.settings import Settings
+from orchestrator.transport import Link
+from orchestrator.transport.local import LocalLink
+from orchestrator.values import Node
+
+
+class CountedLink(LocalLink):
+    """This machine as a node of its own: the folder is given per node, and the requests are counted."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(Node(name=name, host="127.0.0.1"))
+        self.folder = folder
+        self.pythons = (sys.executable,)
+        self.acts: list[str] = []
+
+    def call(self, program: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        self.acts.append(request["act"])
+        return super().call(program, {**request, "workdir": str(self.folder)}, timeout_s)
+
+
+class Room:
+    """A project, some nodes, and a count of the rsyncs that were started."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tmp_path = tmp_path
+        self.project = tmp_path / "project"
+        self.project.mkdir()
+        self.copies: list[str] = []
+        real = rsync.push_paths
+
+        def counted(link: Link, root: Path, workdir: str, paths: Sequence[str]) -> None:
+            self.copies.append(link.node.name)
+            real(link, root, workdir, paths)
+
+        monkeypatch.setattr("orchestrator.phases.push.push_paths", counted)
+
+    def write(self, path: str, text: str = "x") -> Path:
+        file = self.project / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def link(self, name: str, folder: str | None = None) -> CountedLink:
+        return CountedLink(name, self.tmp_path / (folder or name))
+
+    def push(self, *links: CountedLink, **settings: Any) -> Pushed:
+        self.copies.clear()
+        for link in links:
+            link.acts.clear()
+        values = {"project": self.project, "experiments_dir": self.project / "experiments", **settings}
+        return push_code(links, (), Settings(**values), "run")
+
+
+def snapshot(folder: Path) -> dict[Path, tuple[int, int, str]]:
+    """Mode, time and content of everything below a folder, the folder itself included."""
+    found = {}
+    for path in (folder, *folder.rglob("*")):
+        info = path.lstat()
+        is_file = path.is_file() and not path.is_symlink()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if is_file else ""
+        found[path] = (info.st_mode, info.st_mtime_ns, content)
+    return found
+
+
+def code_of(folder: Path) -> set[bytes]:
+    """All paths below a node's folder but our marker."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*"))
+    return {os.fsencode(path) for path in paths if path.parts[0] != ".aorta-code"}

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import Story
+
+from orchestrator.diagnosis.tracebacks import address_in_use, parse_blame, parse_error_file, parse_failure
+
+BOOM = """noise before
+Traceback (most recent call last):
+  File "/w/train.py", line 88, in forward
+    y = self.f(x)
+  File "/w/workload/model.py", line 41, in f
+    return torch.add(x, y)
+  File "/v/lib/python3.11/site-packages/torch/x.py", line 5, in add
+    raise RuntimeError("boom")
+RuntimeError: boom: tried to allocate 2.5 GiB
+"""
+RESET = """Traceback (most recent call last):
+  File "/w/train.py", line 90, in step
+    dist.all_reduce(t)
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:4711
+"""
+BLOCK = """
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-27_23:20:41
+  host      : node1
+  rank      : 3 (local_rank: 1)
+  exitcode  : -9 (pid: 4711)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 4711
+============================================================
+"""
+
+
+def ended_story(code: int = 1) -> Story:
+    story = Story(2, 2)
+    story.all_run()
+    story.rank_ends(3, code=code)
+    return story
+
+
+def test_the_exception_and_the_deepest_own_frame_are_named() -> None:
+    verdict = ended_story().verdict(err={3: BOOM})
+    first = verdict.first_failure
+    assert first is not None
+    assert (first.rank, first.local_rank, first.node, first.exit_code) == (3, 1, "node1", 1)
+    assert first.error == "RuntimeError: boom: tried to allocate 2.5 GiB"
+    assert first.traceback == "/w/workload/model.py:41 in f"
+    assert verdict.cause == first.error
+    assert verdict.stopped == (0, 1, 2)
+
+
+def test_a_consequence_that_is_told_first_does_not_win() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=1)
+    story.rank_ends(1, at=5.4, code=1)
+    first = story.verdict(err={0: RESET, 1: BOOM}).first_failure
+    assert first is not None
+    assert first.rank == 1
+
+
+def test_a_cause_that_ends_only_after_our_stop_still_wins_over_a_consequence() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=1)
+    story.rank_ends(1, at=6.0, code=1, after_stop=True)
+    first = story.verdict(err={0: RESET, 1: BOOM}).first_failure
+    assert first is not None
+    assert first.rank == 1
+
+
+def test_a_rank_that_we_stopped_is_never_the_cause() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=1)
+    story.rank_ends(1, at=5.1, code=None, signal=15, after_stop=True)
+    first = story.verdict(err={0: RESET, 1: "last line of progress"}).first_failure
+    assert first is not None
+    assert first.rank == 0
+
+
+def test_a_killed_rank_is_named_by_its_signal_and_not_by_its_last_line() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(1, at=5.0, code=None, signal=9)
+    story.rank_ends(0, at=5.1, code=1)
+    verdict = story.verdict(err={0: RESET, 1: "loss 3.1"})
+    first = verdict.first_failure
+    assert first is not None
+    assert (first.rank, first.signal, first.error) == (1, "SIGKILL", "")
+    assert verdict.cause == "killed by SIGKILL"
+
+
+def test_an_error_file_is_the_better_word() -> None:
+    document = {"message": {"message": "ValueError: from the file", "extraInfo": {"py_callstack": BOOM, "timestamp": "1"}}}
+    first = ended_story().verdict(err={3: "something else"}, files={3: json.dumps(document).encode()}).first_failure
+    assert first is not None
+    assert first.error == "ValueError: from the file"
+    assert first.traceback == "/w/workload/model.py:41 in f"
+
+
+def test_a_rank_that_was_never_seen_is_found_in_torchruns_own_block() -> None:
+    story = Story(2, 2)
+    story.all_run()
+    story.tell("agent_exit", 1, code=1, signal=None)
+    first = story.verdict(agents={1: BLOCK}).first_failure
+    assert first is not None
+    assert (first.rank, first.local_rank, first.signal) == (3, 1, "SIGKILL")
+
+
+def test_an_agent_that_was_killed_is_named_itself() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.tell("agent_exit", 0, code=None, signal=9)
+    verdict = story.verdict()
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.rank is None
+    assert verdict.cause == "the agent was killed by SIGKILL"
+
+
+def test_an_agent_that_could_not_start_says_why() -> None:
+    story = Story(1)
+    story.tell("agent_exit", 0, code=127, signal=None, error="/no/python: no such file")
+    story.tell("final", 0, state="failed", survivors=[])
+    assert story.verdict().cause == "/no/python: no such file"
+
+
+def test_no_traceback_gives_the_last_line() -> None:
+    failure = parse_failure("one\ntwo: it went wrong\n\n")
+    assert failure is not None
+    assert (failure.error, failure.line) == ("two: it went wrong", 2)
+    assert parse_failure(" \n\n") is None
+
+
+def test_the_last_of_chained_tracebacks_counts() -> None:
+    text = RESET + "\nDuring handling of the above exception, another exception occurred:\n\n" + BOOM
+    failure = parse_failure(text)
+    assert failure is not None
+    assert failure.error.startswith("RuntimeError: boom")
+
+
+def test_torchs_rank_prefix_is_no_part_of_the_error() -> None:
+    failure = parse_failure("\n".join("[rank3]: " + line for line in BOOM.splitlines()))
+    assert failure is not None
+    assert failure.error == "RuntimeError: boom: tried to allocate 2.5 GiB"
+
+
+def test_blame_is_read_from_the_block_and_nothing_else() -> None:
+    blame = parse_blame(BLOCK)
+    assert blame is not None
+    assert (blame.rank, blame.local_rank, blame.code, blame.signal) == (3, 1, None, 9)
+    assert parse_blame("no such block") is None
+
+
+def test_a_taken_port_is_known_by_torchruns_words() -> None:
+    assert address_in_use("DistNetworkError: The server socket has failed to listen ... EADDRINUSE, port: 29500")
+    assert not address_in_use("connection refused")
+
+
+@given(st.binary(max_size=400))
+def test_no_error_file_breaks_us(data: bytes) -> None:
+    failure = parse_error_file(data)
+    assert failure is None or failure.error is not None
+
+
+@given(st.text(max_size=400))
+def test_no_stderr_breaks_us(text: str) -> None:
+    failure = parse_failure("Traceback (most recent call last):\n" + text)
+    assert failure is None or failure.error
