@@ -25,6 +25,7 @@ from orchestrator.phases.script import check_script
 from orchestrator.phases.signals import Terminated, caught_signals
 from orchestrator.phases.stop import stop_run
 from orchestrator.settings import Settings, render_origins
+from orchestrator.transport import Link
 from orchestrator.values import EnvValue, Exit, Node
 
 
@@ -94,13 +95,19 @@ def survey(nodes: Sequence[Node], settings: Settings, env: tuple[EnvValue, ...],
     talk.detail(f"connecting to {len(nodes)} nodes")
     links = connect(nodes, settings)
     # The run may replace a link that broke: close what is in the list at the end.
-    undo.callback(lambda: [link.close() for link in links])
+    undo.callback(close_links, links)
     facts = probe_nodes(links, settings)
     proof = prove_addresses(links, nodes, facts, settings)
     if proof.hold is not None:
         undo.callback(proof.hold.close)
     findings = judge(nodes, facts, proof.findings, settings)
     return Ground(settings=settings, nodes=nodes, links=links, facts=facts, proof=proof, findings=findings, env=env)
+
+
+def close_links(links: Sequence[Link]) -> None:
+    """Close whatever links the list holds by then."""
+    for link in links:
+        link.close()
 
 
 def show_findings(ground: Ground, talk: Talk) -> bool:

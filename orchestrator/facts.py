@@ -59,6 +59,7 @@ class Facts:
     torch_version: str | None = None
     torch_cuda: str | None = None
     torch_hip: str | None = None
+    torch_folder: str = ""
     torch_bytecode: bool | None = None
     """False: every process compiles torch anew, seconds each."""
     nccl_version: str | None = None
@@ -168,6 +169,7 @@ _TEXTS = (
     "python_version",
     "python_origin",
     "python_trouble",
+    "torch_folder",
     "gpu_kind",
     "driver_version",
     "ssh_server_address",

@@ -25,17 +25,20 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"output"}),
     frozenset({"phases"}),
     frozenset({"actions"}),
-    frozenset({"cli", "__main__"}),
+    frozenset({"cli"}),
+    frozenset({"__main__"}),
 )
 # Files that lie beside their room's own file.
 ROOM_OF_FILE = {
     "nodeline": "nodelist",
     "noderanges": "nodelist",
     "textfiles": "nodelist",
+    "gpus": "facts",
     "config": "settings",
     "environment": "settings",
     "kinds": "settings",
     "words": "settings",
+    "flags": "cli",
 }
 PURE_ROOMS = frozenset({"values", "errors", "nodelist", "settings", "facts", "plan", "checks", "diagnosis"})
 IMPURE_MODULES = frozenset({"socket", "subprocess", "time", "threading", "asyncio", "select", "selectors"})

@@ -85,7 +85,9 @@ def prepare(workdir: str, request: Dict[str, Any]) -> Dict[str, Any]:
     keep = tree_state.names_of(rows)[1]
     removed = tree_change.remove(workdir, request["remove"], keep)
     tree_change.write_nonce(workdir, request["token"], request["index"])
-    return {"removed": removed, "blocked": tree_state.find_blocked(workdir, rows)}
+    space = os.statvfs(workdir)
+    free_bytes = space.f_bavail * space.f_frsize
+    return {"removed": removed, "blocked": tree_state.find_blocked(workdir, rows), "free_bytes": free_bytes}
 
 
 def seen(workdir: str, request: Dict[str, Any]) -> Dict[str, Any]:

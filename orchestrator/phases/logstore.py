@@ -71,7 +71,7 @@ class LogStore:
             view, place = view[written:], place + written
         self._lengths[name] = place
         rank, stream = self._rank(name), name.partition(".")[2]
-        self._merged.feed("agent" if rank is None else f"rank {rank}", fresh)
+        self._merged.feed("agent" if rank is None else f"rank {rank}", fresh, stream)
         self._show(self._node.node_rank, rank, stream, fresh)
 
     def write_error_file(self, name: str, data: bytes) -> None:

@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from orchestrator.errors import AortaError, PushError, Several
 from orchestrator.phases.tree import Tree
 from orchestrator.phases.workdir import OURS, Workdir
-from orchestrator.plan.manifest import render_paths
+from orchestrator.plan.manifest import MIB, render_paths
+
+BLOCK = 4096
+"""What even a small file takes on most disks."""
 
 
 def check_all(check: Callable[[Workdir, Tree], None], found: Sequence[Workdir], tree: Tree) -> None:
@@ -72,6 +75,39 @@ def check_equal(place: Workdir, tree: Tree) -> None:
         if own
         else "what changes files there?",
     )
+
+
+def check_room(place: Workdir, tree: Tree, blocked: Sequence[str], free_bytes: int) -> None:
+    """Refuse a folder in which the copy would meet an obstacle or the end of the disk.
+
+    rsync cannot be asked afterwards: the words of a receiver that found its disk full do not always come back.
+
+    Raises:
+        PushError: something that we did not make stands in the way, or the space is too small.
+    """
+    if blocked:
+        raise PushError(
+            what=f"links or folders that we did not make stand where the project has something else: "
+            f"{render_paths(blocked)} in {place.path}",
+            where=place.node,
+            remedy="move them away on the node, or name another folder with --workdir",
+        )
+    missing, different = set(place.missing), set(place.different)
+    new, changed = [], [0]
+    for entry in tree.manifest.entries:
+        on_disk = -(-entry.size // BLOCK) * BLOCK
+        if entry.path in missing or place.owner != "ours":
+            new.append(on_disk)
+        elif entry.path in different:
+            changed.append(on_disk)
+    needed_bytes = sum(new) + max(changed)  # a changed file lies beside the old one for a moment
+    if needed_bytes > free_bytes:
+        raise PushError(
+            what=f"no space is left for the copy: {needed_bytes / MIB:.1f} MiB are needed in {place.path}, "
+            f"{free_bytes / MIB:.1f} MiB are free",
+            where=place.node,
+            remedy="free space there, leave out with .aortaignore what the run does not need, or use --workdir",
+        )
 
 
 def list_removable(place: Workdir, tree: Tree) -> list[str]:

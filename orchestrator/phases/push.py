@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError, PushError
-from orchestrator.phases.places import check_all, check_equal, check_place, list_earlier, list_extra, list_removable
+from orchestrator.phases.places import (
+    check_all,
+    check_equal,
+    check_place,
+    check_room,
+    list_earlier,
+    list_extra,
+    list_removable,
+)
 from orchestrator.phases.rsync import push_paths
 from orchestrator.phases.tree import Tree, read_tree
 from orchestrator.phases.workdir import (
@@ -203,16 +211,10 @@ class _Push:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         remove = list_removable(self.found[index], self.tree)
-        blocked = prepare_workdir(
+        blocked, free_bytes = prepare_workdir(
             self.links[index], self.question, token=self.token, index=index, remove=remove, marker=marker
         )
-        if blocked:
-            raise PushError(
-                what=f"links or folders that we did not make stand where the project has something else: "
-                f"{render_paths(blocked)} in {self.found[index].path}",
-                where=self.links[index].node.name,
-                remedy="move them away on the node, or name another folder with --workdir",
-            )
+        check_room(self.found[index], self.tree, blocked, free_bytes)
 
     def _groups(self, behind: Sequence[int]) -> list[int]:
         if len(behind) == 1:

@@ -48,14 +48,14 @@ class NodeReader(threading.Thread):
         self._lost_after_s = lost_after_s
         self._clock_offset_s = clock_offset_s
         self._known: set[str] = set()
-        self._stop: Mapping[str, Any] | None = None
+        self._stop_order: Mapping[str, Any] | None = None
         self._store_broken = False
         self._give_up = threading.Event()
 
     def order(self, order: Mapping[str, Any]) -> None:
         """Send an order; one that cannot be sent now goes out with the next link."""
         if order["op"] == "stop":
-            self._stop = order
+            self._stop_order = order
         with contextlib.suppress(LinkLostError):
             self._channel.send(order)
 
@@ -145,8 +145,8 @@ class NodeReader(threading.Thread):
                         "offsets": self._store.offsets(),
                     },
                 )
-                if self._stop is not None:
-                    self._channel.send(self._stop)
+                if self._stop_order is not None:
+                    self._channel.send(self._stop_order)
             except AortaError as error:
                 why = error.what
                 self._give_up.wait(BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)])

@@ -23,6 +23,7 @@ NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 PROTOCOL = 2
 STREAM = 12
+FILE_FAILED = 11
 TIMEOUTS = (30, 35)
 STOPPED = (20, -2, -15)
 
@@ -115,7 +116,8 @@ def _explain(code: int, numbers: set[int], text: str) -> tuple[str, str]:
             "install rsync there, or bring the code there yourself and use --no-push",
         ),
         (
-            code == SHELL_FAILED,
+            # Some rsyncs say 12 where ssh itself ended with 255.
+            code == SHELL_FAILED or (code == STREAM and "(0 bytes received so far)" in text),
             "the node was reached for control but not for rsync",
             "see what `ssh` says to this node: OpenSSH reads ssh_config in its own way",
         ),
@@ -135,6 +137,11 @@ def _explain(code: int, numbers: set[int], text: str) -> tuple[str, str]:
             code == STREAM,
             "the copy broke off",
             "is the node still there, and does rsync run on it by hand?",
+        ),
+        (
+            code == FILE_FAILED,
+            "a file could not be written",
+            "is the disk full there, or a quota used up?",
         ),
         (GONE in numbers, "something vanished during the copy", "try again once nothing changes the files"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import string
 import sys
 from contextlib import ExitStack
@@ -112,6 +113,7 @@ def start_printer(as_json: bool, ranks: frozenset[int] | None, plan: Plan, color
         world_size=plan.world_size,
         terminal=sys.stdout.isatty(),
         color=color,
+        width=shutil.get_terminal_size().columns,
     )
     return Printer(screen)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from orchestrator.diagnosis.events import Event
+from orchestrator.diagnosis.events import Event, Kind
 
 
 class Terminated(KeyboardInterrupt):
@@ -27,7 +27,7 @@ class Signals:
         del frame
         if self._events is not None:
             # SimpleQueue.put may be called from a handler that interrupts another put.
-            kind = "interrupt" if number == signal.SIGINT else "terminate"
+            kind: Kind = "interrupt" if number == signal.SIGINT else "terminate"
             self._events.put(Event(kind=kind, time=time.time()))
         elif number == signal.SIGTERM:
             raise Terminated

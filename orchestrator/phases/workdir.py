@@ -74,10 +74,11 @@ def inspect_workdir(link: Link, question: Question, finished: str = "") -> Workd
 
 def prepare_workdir(
     link: Link, question: Question, *, token: str, index: int, remove: Sequence[str], marker: Mapping[str, Any]
-) -> list[str]:
-    """Mark the folder as ours and remove what is gone here; list what stands in the way."""
+) -> tuple[list[str], int]:
+    """Mark the folder as ours and remove what is gone here; list what stands in the way, and give the free bytes."""
     act = {"act": "prepare", "token": token, "index": index, "remove": list(remove), "marker": dict(marker)}
-    return [str(path) for path in ask(link, question, act)["blocked"]]
+    answer = ask(link, question, act)
+    return [str(path) for path in answer["blocked"]], int(answer["free_bytes"])
 
 
 def read_neighbours(link: Link, question: Question, token: str) -> tuple[int, ...]:

@@ -23,7 +23,10 @@ def count_processes(node: Node, facts: Facts, wanted: str, env: Iterable[EnvValu
         return int(wanted)
     if wanted == "cpu":
         return max(1, facts.cores)
-    if wanted in ("auto", "gpu"):
+    if wanted == "auto":
+        # A node without GPUs is a node like every other; a mix of both kinds is a finding of its own.
+        return max(1, count_gpus(node, facts, env))
+    if wanted == "gpu":
         return count_gpus(node, facts, env)
     raise ConfigError(
         f"{wanted!r} is not a number of processes", "nproc_per_node", "give auto, gpu, cpu or a number above 0"

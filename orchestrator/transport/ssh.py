@@ -27,7 +27,7 @@ from orchestrator.transport.ssh_hostkey import HostKeyRule, prefer_known_types, 
 from orchestrator.transport.ssh_keys import KeyStore
 from orchestrator.transport.ssh_login import KeyLogin
 from orchestrator.transport.ssh_pulse import Pulse
-from orchestrator.transport.ssh_rsync import build_ssh_words, build_target
+from orchestrator.transport.ssh_rsync import Hop, build_ssh_words, build_target
 from orchestrator.transport.sshconfig import SshHost
 from orchestrator.values import Node
 
@@ -273,14 +273,12 @@ class SshLink:
 
     def rsync_target(self) -> RsyncTarget:
         """Say how rsync gets there, with the very options that the link resolved."""
-        jumps: list[tuple[SshHost, str]] = []
-        hop = self._connection.via
-        while hop is not None:
-            jumps.insert(0, (hop.host, hop.key))
-            hop = hop.via
-        host = self._connection.host
-        words = build_ssh_words(host, jumps, user_files(host), self._connection.key, self._timeout_s)
-        return build_target(host, words)
+        way: list[Hop] = []
+        connection: Connection | None = self._connection
+        while connection is not None:
+            way.insert(0, Hop(connection.host, user_files(connection.host), connection.key))
+            connection = connection.via
+        return build_target(way[-1].host, build_ssh_words(way, self._timeout_s))
 
     def close(self) -> None:
         """End the link; what was started on the node with its own session lives on."""

@@ -5,28 +5,32 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from orchestrator.transport import RsyncTarget
 from orchestrator.transport.sshconfig import SshHost
 
 
-def build_ssh_words(
-    host: SshHost, jumps: Sequence[tuple[SshHost, str]], files: tuple[str, ...], key: str, timeout_s: float
-) -> list[str]:
-    """Build `ssh` with every option that a link resolved, up to the host's name.
+@dataclass(frozen=True)
+class Hop:
+    """One host on the way, as the link reached it; the node itself comes last."""
 
-    Args:
-        host: The node as the link reached it.
-        jumps: The hops before it, first one first, each with the key file that opened it or nothing.
-        files: The known_hosts files that were judged by, first the one to which a new key went.
-        key: The key file that opened the node, or nothing where the agent's did.
-        timeout_s: What is left to ssh for connecting.
-    """
+    host: SshHost
+    known_hosts: tuple[str, ...]
+    """The files that its key was judged by, first the one to which a new key went."""
+    key: str
+    """The key file that opened it, empty where the agent's did."""
+
+
+def build_ssh_words(way: Sequence[Hop], timeout_s: float) -> list[str]:
+    """Build `ssh` with every option that a link resolved, up to the host's name."""
+    hop = way[-1]
+    host = hop.host
     options = [
         "BatchMode=yes",
         f"ConnectTimeout={max(1, math.ceil(timeout_s))}",
         "StrictHostKeyChecking=yes",
-        f"UserKnownHostsFile={' '.join(_quoted(file) for file in files)}",
+        f"UserKnownHostsFile={' '.join(_quoted(file) for file in hop.known_hosts)}",
         "UpdateHostKeys=no",
         # OpenSSH's default costs seven times the CPU of a connection; the rest stays behind it.
         "KexAlgorithms=^curve25519-sha256",
@@ -34,34 +38,33 @@ def build_ssh_words(
     ]
     if host.host_key_alias:
         options.append(f"HostKeyAlias={host.host_key_alias}")
-    if key:
+    if hop.key:
         options += ["IdentitiesOnly=yes", *(f"CertificateFile={_quoted(path)}" for path in host.certificates)]
     elif host.identities_only:
         options.append("IdentitiesOnly=yes")
     if host.agent:
         options.append(f"IdentityAgent={_quoted(host.agent)}")
-    options += _proxy(host, jumps, files, timeout_s)
+    options += _proxy(host, way[:-1], timeout_s)
     words = ["ssh", "-x", "-T", "-p", str(host.port), "-l", host.user]
-    words += ["-i", key] if key else []
+    words += ["-i", hop.key] if hop.key else []
     for option in options:
         words += ["-o", option]
     return words
 
 
-def _proxy(host: SshHost, jumps: Sequence[tuple[SshHost, str]], files: tuple[str, ...], timeout_s: float) -> list[str]:
+def _proxy(host: SshHost, before: Sequence[Hop], timeout_s: float) -> list[str]:
     if host.proxy_command:
         return ["ProxyJump=none", f"ProxyCommand={host.proxy_command}"]
-    if not jumps:
+    if not before:
         return ["ProxyJump=none"]
-    *before, (last, key) = jumps
     # -J would start an ssh without our options; this one gets the hop's own.
-    inner = build_ssh_words(last, before, files, key, timeout_s)
-    text = shlex.join([*inner, "-W"]).replace("%", "%%") + " '[%h]:%p' " + shlex.quote(last.alias).replace("%", "%%")
-    return ["ProxyJump=none", f"ProxyCommand={text}"]
+    inner = shlex.join([*build_ssh_words(before, timeout_s), "-W"]).replace("%", "%%")
+    gate = shlex.quote(before[-1].host.alias).replace("%", "%%")
+    return ["ProxyJump=none", f"ProxyCommand={inner} '[%h]:%p' {gate}"]
 
 
 def _quoted(path: str) -> str:
-    # ssh_config splits at blanks unless quoted, and reads % as a token.
+    # ssh_config splits at blanks unless quoted.
     return f'"{path}"' if " " in path else path
 
 

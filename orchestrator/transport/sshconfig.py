@@ -114,8 +114,8 @@ def _agent(value: str, host: SshHost, home: Path, environ: Mapping[str, str]) ->
         return None
     if value == "SSH_AUTH_SOCK":
         return environ.get("SSH_AUTH_SOCK") or None
-    if value.startswith("$"):
-        return environ.get(value[1:].strip("{}")) or None
+    if match := re.fullmatch(r"\$(\w+)", value):
+        return environ.get(match[1]) or None
     return expand_path(value, host, home, environ)
 
 

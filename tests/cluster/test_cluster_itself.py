@@ -204,14 +204,16 @@ def test_sampler_catches_a_planted_leak_on_a_node_and_only_that(nodes3: Cluster)
     with PsSampler("planted-5ecret", "kept-5ecret") as sampler:
         # In the environment of a process, where ps of other users does not look, it is no leak.
         script = f"import time; time.sleep(0.5)  # {'planted'}-5ecret"
-        read(nodes3, 2, f"KEPT=kept-5ecret {nodes3.fake_python} -c '{script}'" if False else f"{nodes3.fake_python} -c '{script}'")
+        read(nodes3, 2, f"{nodes3.fake_python} -c '{script}'")
         subprocess.run(["sleep", "0.1"], env={**os.environ, "KEPT": "kept-5ecret"}, check=True)
     assert {leak.secret for leak in sampler.leaks} == {"planted-5ecret"}
     assert any("time.sleep" in leak.command for leak in sampler.leaks)
     assert sampler.rate_hz >= 20, sampler.rate_hz
 
 
-def start_agents(cluster: Cluster, counts: list[int], port: int, script: str, *words: str) -> list[subprocess.CompletedProcess[str]]:
+def start_agents(
+    cluster: Cluster, counts: list[int], port: int, script: str, *words: str
+) -> list[subprocess.CompletedProcess[str]]:
     def start(node_rank: int) -> subprocess.CompletedProcess[str]:
         agent = [cluster.fake_python, "-m", "torch.distributed.run", "--nnodes", str(len(counts))]
         agent += ["--node-rank", str(node_rank), "--nproc-per-node", str(counts[node_rank]), "--rdzv-id", "r.a0"]
@@ -245,7 +247,10 @@ def test_fake_torchrun_gives_ranks_in_node_order(nodes3: Cluster) -> None:
 
 def test_fake_torchrun_says_that_the_port_is_taken(nodes3: Cluster) -> None:
     taker = subprocess.Popen(
-        [*nodes3.ssh_words(1), f"exec {nodes3.fake_python} -c 'import socket;s=socket.socket();s.bind((\"\",29712));s.listen();print(1,flush=True);import sys;sys.stdin.read()'"],
+        [
+            *nodes3.ssh_words(1),
+            f"exec {nodes3.fake_python} -c 'import socket;s=socket.socket();s.bind((\"\",29712));s.listen();print(1,flush=True);import sys;sys.stdin.read()'",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -335,7 +340,11 @@ def test_down_leaves_nothing(tmp_path: Path) -> None:
 def test_nothing_is_left_when_the_owner_is_killed(number: int) -> None:
     script = "from cluster import start_cluster; c = start_cluster(1); print(c.spec.state, flush=True); input()"
     owner = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=Path(__file__).parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert owner.stdout is not None
     state = owner.stdout.readline().strip()

@@ -69,7 +69,7 @@ class Nodes:
             grace_s=1,
             failure_grace_s=1,
         )
-        errors = collect_outputs(self.links, plan, self.paths, Settings())
+        errors = collect_outputs(self.links, plan, self.paths, Settings.model_validate({}))
         assert all(isinstance(error, CollectError) for error in errors)
         return [error for error in errors if isinstance(error, CollectError)]
 
@@ -152,6 +152,9 @@ def test_a_second_collection_brings_the_newer_content(tmp_path: Path) -> None:
             "--no-push",
         ),
         (127, "", "not installed on the node", "install rsync"),
+        (12, "closed (0 bytes received so far) [Receiver]", "reached for control but not for rsync", "ssh_config"),
+        (12, "closed (99 bytes received so far) [Receiver]", "broke off", "still there"),
+        (11, "", "a file could not be written", "quota"),
         (255, "ssh: Could not resolve hostname x", "reached for control but not for rsync", "ssh_config"),
         (2, "protocol version mismatch -- is your shell clean?", "login shell", ".bashrc"),
         (30, "rsync error: timeout in data send/receive (code 30)", "nothing moved", "link"),

@@ -10,9 +10,9 @@ def test_a_run_in_which_all_agents_end_well_succeeds() -> None:
     for rank in (0, 1):
         story.rank_ends(rank)
     story.node_ends(0)
-    assert not story.decider.over
+    over_before = story.decider.over
     story.node_ends(1)
-    assert story.decider.over
+    assert (over_before, story.decider.over) == (False, True)
     verdict = story.verdict()
     assert (verdict.state, verdict.exit_code, verdict.duration_s) == ("succeeded", 0, 100.0)
 

@@ -88,7 +88,9 @@ def test_a_security_key_line_is_no_change_of_an_ordinary_key(tmp_path: Path) -> 
 
 
 def test_lines_that_are_none_do_no_harm() -> None:
-    text = "\n   \n#c\nonly two\nnode1 ssh-ed25519 !!!notbase64\n" + line("node1") + "@revoked\n|1|broken " + line("x")[2:]
+    text = (
+        "\n   \n#c\nonly two\nnode1 ssh-ed25519 !!!notbase64\n" + line("node1") + "@revoked\n|1|broken " + line("x")[2:]
+    )
     assert [host.where for host in parse_known_hosts(text, "f") if host.matches("node1")] == ["f:6"]
 
 

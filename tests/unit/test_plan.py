@@ -97,13 +97,20 @@ def test_flags_that_this_torch_does_not_know_are_left_out() -> None:
     assert not {"--shutdown-timeout", "--signals-to-handle"} & set(make_plan().nodes[0].argv)
 
 
-def test_auto_counts_gpus_and_names_every_node_without() -> None:
+def test_auto_counts_gpus_and_a_node_without_any_runs_one_process() -> None:
+    three = make_facts(gpus=make_gpus(3))
+    nodes = (Node(name="a", host="a"), Node(name="b", host="b"))
+    plan = make_plan(*nodes, facts=(three, make_facts()), nproc_per_node="auto")
+    assert [node.processes for node in plan.nodes] == [3, 1]
+
+
+def test_gpu_counts_gpus_and_names_every_node_without() -> None:
     three = make_facts(gpus=make_gpus(3))
     nodes = (Node(name="a", host="a"), Node(name="b", host="b", gpus=("0", "2")))
-    plan = make_plan(*nodes, facts=(three, three), nproc_per_node="auto")
+    plan = make_plan(*nodes, facts=(three, three), nproc_per_node="gpu")
     assert [node.processes for node in plan.nodes] == [3, 2]
     with pytest.raises(NotReadyError) as caught:
-        make_plan(*nodes[:1], Node(name="c", host="c"), facts=(make_facts(), make_facts()), nproc_per_node="auto")
+        make_plan(*nodes[:1], Node(name="c", host="c"), facts=(make_facts(), make_facts()), nproc_per_node="gpu")
     assert caught.value.where == "a, c"
     assert "--nproc-per-node" in caught.value.remedy
 
@@ -117,8 +124,9 @@ def test_auto_counts_only_the_gpus_that_the_given_environment_leaves_visible() -
     assert make_plan(node, facts=hidden, nproc_per_node="auto").nodes[0].processes == 1
     assert make_plan(node, facts=hidden, env=env, nproc_per_node="auto").nodes[0].processes == 2
     none = (EnvValue(name="CUDA_VISIBLE_DEVICES", value="", origin="--env"),)
+    assert make_plan(node, facts=facts, env=none, nproc_per_node="auto").nodes[0].processes == 1
     with pytest.raises(NotReadyError):
-        make_plan(node, facts=facts, env=none, nproc_per_node="auto")
+        make_plan(node, facts=facts, env=none, nproc_per_node="gpu")
 
 
 def test_cpu_takes_the_cores() -> None:

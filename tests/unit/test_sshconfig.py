@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import LinkError, UsageError
 from orchestrator.phases.connect import find_chain, find_host, time_for
-from orchestrator.transport.ssh_rsync import build_ssh_words, build_target
+from orchestrator.transport.ssh_rsync import Hop, build_ssh_words, build_target
 from orchestrator.transport.sshconfig import SshHost, ask_ssh, parse_jump, parse_ssh_answer
 from orchestrator.values import Node
 
@@ -39,7 +39,7 @@ def parse(text: str = ANSWER, **environ: str) -> SshHost:
 
 
 def settings(**values: Any) -> Any:
-    usual = {"user": None, "ssh_port": None, "identity": None, "connect_timeout_s": 10.0, "origins": {}}
+    usual: dict[str, Any] = {"user": None, "ssh_port": None, "identity": None, "connect_timeout_s": 10.0, "origins": {}}
     return SimpleNamespace(**{**usual, **values})
 
 
@@ -71,7 +71,10 @@ def test_every_answer_of_ssh_is_understood() -> None:
 
 
 def test_none_and_nothing_mean_that_there_is_none() -> None:
-    host = parse("user ada\nhostname h\nproxycommand none\nproxyjump none\nconnecttimeout none\nidentityagent none\n", SSH_AUTH_SOCK="/a")
+    host = parse(
+        "user ada\nhostname h\nproxycommand none\nproxyjump none\nconnecttimeout none\nidentityagent none\n",
+        SSH_AUTH_SOCK="/a",
+    )
     assert not host.proxied
     assert host.connect_timeout_s is None
     assert host.agent is None
@@ -132,7 +135,7 @@ def test_the_node_list_wins_over_flags_and_flags_over_ssh_config(ssh_config: Pat
 
 def test_a_broken_ssh_config_is_told_in_openssh_words(ssh_config: Path) -> None:
     ssh_config.write_text("Prot 22\n")
-    with pytest.raises(LinkError, match="(?i)bad configuration option") as told:
+    with pytest.raises(LinkError, match="Bad configuration option") as told:
         find_host(Node(name="n", host="n"), settings())
     assert told.value.where == "n"
     assert told.value.exit_code == 3
@@ -169,7 +172,7 @@ def options_of(words: list[str]) -> list[str]:
 
 def test_rsync_reaches_what_the_link_reached() -> None:
     host = dataclasses.replace(parse(XDG="/x"), proxy_jump=())
-    words = build_ssh_words(host, [], ("/home/ada/my hosts",), "/keys/one", 10.0)
+    words = build_ssh_words([Hop(host, ("/home/ada/my hosts",), "/keys/one")], 10.0)
     assert words[:9] == ["ssh", "-x", "-T", "-p", "2222", "-l", "ada", "-i", "/keys/one"]
     assert {
         "BatchMode=yes",
@@ -192,6 +195,6 @@ def test_an_ipv6_address_stands_in_brackets_before_the_path() -> None:
 
 def test_a_login_by_the_agent_lets_rsync_ask_the_agent() -> None:
     host = SshHost(alias="n", hostname="n", user="ada", agent="/a")
-    options = options_of(build_ssh_words(host, [], ("/k",), "", 10.0))
+    options = options_of(build_ssh_words([Hop(host, ("/k",), "")], 10.0))
     assert "IdentityAgent=/a" in options
     assert "IdentitiesOnly=yes" not in options

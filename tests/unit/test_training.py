@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -69,36 +67,6 @@ def test_the_model_sees_nothing_of_what_comes() -> None:
     before, after = model(tokens), model(changed)
     assert torch.allclose(before[:, :5], after[:, :5])
     assert not torch.allclose(before[:, 5:], after[:, 5:])
-
-
-def train(folder: Path, more: str = "") -> list[dict[str, object]]:
-    folder.mkdir()
-    config = folder / "c.yaml"
-    config.write_text(
-        f"training:\n  max_steps: 5\n  batch_size: 8\n  log_every: 2\n  eval_every: 4\n{more}"
-        "dataset:\n  sequence_length: 8\nmodel:\n  d_model: 16\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "train.py"), "--config", str(config)],
-        env={"PATH": "/usr/bin:/bin", "AORTA_OUTPUT_DIR": str(folder / "out"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("held-out loss: first ")
-    text = (folder / "out" / "rank_00_metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def test_training_by_hand_writes_its_metrics_and_is_the_same_again(tmp_path: Path) -> None:
-    first, second = train(tmp_path / "a"), train(tmp_path / "b")
-    assert [line["step"] for line in first] == [0, 2, 4, 5]
-    assert [line["step"] for line in first if "held_out_loss" in line] == [0, 4, 5]
-    wanted = {"time", "host", "node_rank", "rank", "step", "loss", "lr", "grad_norm", "step_ms"}
-    assert wanted | {"samples_per_s", "tokens_per_s"} == set(first[1])
-    for name in ("loss", "held_out_loss", "grad_norm"):
-        assert [line.get(name) for line in first] == [line.get(name) for line in second]
 
 
 def answers(*totals: int) -> list[Answer]:

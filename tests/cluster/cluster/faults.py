@@ -67,7 +67,20 @@ def block_port(spec: Spec, pids: Pids, k: int, port: int, how: Literal["reject",
     """Do what a firewall on the node does to new connections to one of its ports: refuse them, or say nothing."""
     need_namespaces(spec, "block_port")
     target = ["DROP"] if how == "drop" else ["REJECT", "--reject-with", "tcp-reset"]
-    words = [find_program("iptables"), "-w", "-I", "INPUT", "-i", "eth0", "-p", "tcp", "--dport", str(port), "--syn", "-j"]
+    words = [
+        find_program("iptables"),
+        "-w",
+        "-I",
+        "INPUT",
+        "-i",
+        "eth0",
+        "-p",
+        "tcp",
+        "--dport",
+        str(port),
+        "--syn",
+        "-j",
+    ]
     run([*enter_words(pids, k, "-n"), *words, *target])
 
 
@@ -97,11 +110,17 @@ def mount_small(spec: Spec, pids: Pids, k: int, path: str, size_mib: float) -> N
     run([*enter_words(pids, k), "sh", "-c", script, "sh", path, str(int(size_mib * 1024 * 1024))])
 
 
+FILL = r"""
+[ "$(stat -f -c %T "$1")" = tmpfs ] && [ "$(df -P "$1" | awk 'END { print $2 }')" -lt 1048576 ] || exit 9
+cat /dev/zero >"$1/filler" 2>/dev/null
+[ "$(df -P "$1" | awk 'END { print $4 }')" -eq 0 ]
+"""
+
+
 def fill(spec: Spec, pids: Pids, k: int, path: str) -> None:
-    """Write into a folder until its file system is full; only where `mount_small` made one."""
+    """Write into a folder until its file system is full; refuse where it is not one of `mount_small`."""
     need_namespaces(spec, "fill")
-    script = 'mountpoint -q "$1" || exit 9; cat /dev/zero >"$1/filler" 2>/dev/null; rm -f "$1/.try"; ! echo x 2>/dev/null >"$1/.try" || test ! -s "$1/.try"'
-    run([*enter_words(pids, k), "sh", "-c", script, "sh", path])
+    run([*enter_words(pids, k), "sh", "-c", FILL, "sh", path])
 
 
 def unmount(spec: Spec, pids: Pids, k: int, path: str) -> None:

@@ -70,7 +70,8 @@ def write_node(spec: Spec, k: int) -> None:
 def gpus_text(spec: Spec, k: int) -> str:
     """The table of the stand-in nvidia-smi."""
     return "".join(
-        f"{g},{spec.gpu_model},GPU-{k:08x}-0000-0000-0000-{g:012x},81559,4,0,{30 + g},{DRIVER}\n" for g in range(spec.gpus)
+        f"{g},{spec.gpu_model},GPU-{k:08x}-0000-0000-0000-{g:012x},81559,4,0,{30 + g},{DRIVER}\n"
+        for g in range(spec.gpus)
     )
 
 
@@ -83,8 +84,12 @@ def write_identity(spec: Spec, k: int) -> None:
     write(folder / "boot_id", f"{uuid.uuid4()}\n", 0o444)
     write(folder / "etc" / "hostname", spec.name(k) + "\n")
     write(folder / "etc" / "hosts", hosts_text(spec))
+    # No name server is reachable from a node; asking one would cost ten seconds a name.
+    write(folder / "etc" / "nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files\n")
     write(folder / "etc" / "passwd", passwd_text())
-    write(folder / "etc" / "shadow", "root:*:19000:0:99999:7:::\nsshd:!:19000::::::\ntrain:*:19000:0:99999:7:::\n", 0o600)
+    write(
+        folder / "etc" / "shadow", "root:*:19000:0:99999:7:::\nsshd:!:19000::::::\ntrain:*:19000:0:99999:7:::\n", 0o600
+    )
     write(folder / "etc" / "group", Path("/etc/group").read_text() + "train:x:2000:\n")
     address = spec.address(k)
     write(
@@ -130,7 +135,14 @@ def sshd_text(spec: Spec, k: int) -> str:
     path = f"{folder}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     lines = [*spec.sshd_options, f"Port {spec.ssh_port}", f"HostKey {folder}/ssh_host_ed25519_key"]
     lines += [f"AuthorizedKeysFile {spec.root}/auth/authorized_keys", f"PidFile {folder}/sshd.pid"]
-    lines += ["UsePAM no", "UseDNS no", "StrictModes no", "PermitRootLogin prohibit-password", "PrintMotd no", "PrintLastLog no"]
+    lines += [
+        "UsePAM no",
+        "UseDNS no",
+        "StrictModes no",
+        "PermitRootLogin prohibit-password",
+        "PrintMotd no",
+        "PrintLastLog no",
+    ]
     lines += ["PasswordAuthentication no", "KbdInteractiveAuthentication no", "MaxStartups 100", "AcceptEnv LANG LC_*"]
     lines += ["Subsystem sftp internal-sftp"]
     if spec.namespaces:

@@ -50,7 +50,7 @@ class Completed:
 
 def launcher_words(args: Sequence[str]) -> list[str]:
     """The launcher by the Python that runs the tests."""
-    return [sys.executable, "-m", "orchestrator.cli", *args]
+    return [sys.executable, "-m", "orchestrator", *args]
 
 
 def on_launch_host(spec: Spec, words: Sequence[str], cwd: Path) -> list[str]:
@@ -69,7 +69,15 @@ def on_launch_host(spec: Spec, words: Sequence[str], cwd: Path) -> list[str]:
     stage = spec.root / "stage"
     stage.mkdir(exist_ok=True)
     unshare = [find_program("unshare"), "-m", "--propagation", "private", "sh", "-c", COVER_HOME, "sh"]
-    return [*unshare, str(spec.launch_home), spec.home, str(spec.root / "etc_hosts"), str(stage), " ".join(kept), *words]
+    return [
+        *unshare,
+        str(spec.launch_home),
+        spec.home,
+        str(spec.root / "etc_hosts"),
+        str(stage),
+        " ".join(kept),
+        *words,
+    ]
 
 
 def launch_environ(spec: Spec, changes: Mapping[str, str | None] | None) -> dict[str, str]:

@@ -134,7 +134,9 @@ def start_loopback_sshd(spec: Spec, k: int, options: tuple[str, ...] = ()) -> tu
     """Start the sshd of a loopback node and tell its identity."""
     run(sshd_words(spec, k, options))
     pid_file = spec.folder(k) / "sshd.pid"
-    wait_for(lambda: pid_file.exists() and pid_file.read_text().strip() != "", 10, lambda: f"sshd: {read_logs(spec, k)}")
+    wait_for(
+        lambda: pid_file.exists() and pid_file.read_text().strip() != "", 10, lambda: f"sshd: {read_logs(spec, k)}"
+    )
     pid = int(pid_file.read_text())
     return pid, start_ticks(pid) or 0, pid
 

@@ -72,14 +72,24 @@ class Cluster:
 
     def exec(self, k: int, words: Sequence[str], *, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
         """Run a command inside node k without SSH."""
-        environ = {"HOME": self.spec.home_on_node(k), "PATH": f"{self.folder(k)}/bin:{life.NODE_PATH}", "LC_ALL": "C.UTF-8"}
+        environ = {
+            "HOME": self.spec.home_on_node(k),
+            "PATH": f"{self.folder(k)}/bin:{life.NODE_PATH}",
+            "LC_ALL": "C.UTF-8",
+        }
         enter = faults.enter_words(self._pids, k) if self.spec.namespaces else []
         script = ["sh", "-c", 'cd "$HOME" && exec "$@"', "sh"]
         return subprocess.run([*enter, *script, *words], env=environ, text=True, capture_output=True, timeout=timeout_s)
 
     def ssh_words(self, k: int) -> list[str]:
         """The words of an OpenSSH client that reaches node k; the command follows."""
-        options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "IdentitiesOnly=yes", "IdentityAgent=none", "LogLevel=ERROR"]
+        options = [
+            "BatchMode=yes",
+            "StrictHostKeyChecking=yes",
+            "IdentitiesOnly=yes",
+            "IdentityAgent=none",
+            "LogLevel=ERROR",
+        ]
         options += [f"UserKnownHostsFile={self.known_hosts}", "ConnectTimeout=5", "KexAlgorithms=curve25519-sha256"]
         words = [find_program("ssh"), "-F", "none", "-p", str(self.spec.ssh_port), "-i", str(self.identity)]
         return [*words, *(word for option in options for word in ("-o", option)), f"{self.spec.user}@{self.address(k)}"]
@@ -103,7 +113,9 @@ class Cluster:
         wait_for(
             lambda: self.process_table(k) == before,
             deadline_s,
-            lambda: f"node {k} empty; new: {sorted(self.process_table(k) - before)}, gone: {sorted(before - self.process_table(k))}",
+            lambda: (
+                f"node {k} empty; new: {sorted(self.process_table(k) - before)}, gone: {sorted(before - self.process_table(k))}"
+            ),
         )
 
     def wait_process_tables(self, before: Mapping[int, frozenset[Process]], deadline_s: float) -> None:

@@ -23,7 +23,9 @@ def run(words: Sequence[str], *, stdin: str | None = None) -> str:
     """Run a program to its end and give what it wrote; an exit code that is not 0 is an error with its text."""
     done = subprocess.run(words, input=stdin, text=True, capture_output=True)
     if done.returncode:
-        raise ClusterError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}")
+        raise ClusterError(
+            f"{' '.join(words)} ended with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}"
+        )
     return done.stdout
 
 

@@ -171,4 +171,6 @@ def reserve_state(tag: str | None = None) -> tuple[int, Path]:
                 raise ClusterError(f"{state} is there already: take that cluster down first") from None
             continue
         return octet, state
-    raise ClusterError("every net from 10.64 to 10.249 is taken; look for /tmp/ac* of clusters that were not taken down")
+    raise ClusterError(
+        "every net from 10.64 to 10.249 is taken; look for /tmp/ac* of clusters that were not taken down"
+    )

@@ -31,7 +31,7 @@ def main() -> int:
     try:
         store = open_store(words)
     except RendezvousError as error:
-        sys.stderr.write(f"Traceback (most recent call last):\n  File \"{__file__}\", line 1, in <module>\n{error}\n")
+        sys.stderr.write(f'Traceback (most recent call last):\n  File "{__file__}", line 1, in <module>\n{error}\n')
         return 1
     signals = Signals()
     signals.watch(words.signals_to_handle)
@@ -71,7 +71,10 @@ def watch_ranks(words: argparse.Namespace, store: Store, signals: Signals, ranks
 def report_failure(words: argparse.Namespace, ended: list[Ended]) -> None:
     """Copy the first failure's error file and print the block that closes a failed torchrun."""
     first = ended[0]
-    say("E", f"failed (exitcode: {first.code}) local_rank: {first.rank.local_rank} (pid: {first.rank.process.pid}) of binary: {sys.executable}")
+    say(
+        "E",
+        f"failed (exitcode: {first.code}) local_rank: {first.rank.local_rank} (pid: {first.rank.process.pid}) of binary: {sys.executable}",
+    )
     copy_error(first)
     title = f"{words.script} FAILED"
     thick, thin = "=" * 60, "-" * 60

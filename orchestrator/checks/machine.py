@@ -1,0 +1,140 @@
+"""Checks of one machine: disk, memory, limits, names, what earlier runs left."""
+
+from __future__ import annotations
+
+import shlex
+
+from orchestrator.checks.hardware import usable_gpus, wanted_processes
+from orchestrator.checks.remedies import on_node
+from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
+from orchestrator.facts import Facts
+from orchestrator.settings import Settings
+from orchestrator.values import Node
+
+ENOUGH_DISK = 5
+MIN_INODES = 1000
+RANK_FAIL_GIB = 0.25
+"""A rank that has imported torch and done nothing holds about 0.22 GiB, and so does the agent."""
+RANK_WARN_GIB = 1.0
+SHM_WARN_GIB = 1.0
+NOFILE_WARN = 4096
+
+
+def check_disk(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """There is room where the run writes."""
+    if facts.disk_free_gib is None:
+        return unknown(facts.why_unknown("disk") or "not told")
+    look = on_node(node, f"df -h {shlex.quote(facts.disk_path)}")
+    seen = f"{facts.disk_free_gib:.1f} GiB free at {facts.disk_path}"
+    if facts.disk_free_gib < settings.min_disk_gib:
+        return fail(f"{seen}, less than {settings.min_disk_gib:g} GiB", f"{look}; or name another disk with --workdir")
+    if facts.inodes_free is not None and 0 <= facts.inodes_free < MIN_INODES:
+        return fail(f"{facts.inodes_free} inodes free at {facts.disk_path}", look.replace("df -h", "df -i"))
+    if facts.disk_free_gib < ENOUGH_DISK * settings.min_disk_gib:
+        return warn(seen, look)
+    return ok(seen)
+
+
+def check_memory(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """There is memory for the processes to start."""
+    if facts.memory_free_gib is None:
+        return unknown(facts.why_unknown("machine") or "not told")
+    processes = wanted_processes(node, facts, settings) or len(usable_gpus(node, facts)) or 1
+    free = min(facts.memory_free_gib, facts.memory_limit_gib or facts.memory_free_gib)
+    limit = f", {facts.memory_limit_gib:.1f} GiB for this session" if facts.memory_limit_gib else ""
+    seen = f"{facts.memory_free_gib:.1f} GiB free{limit}"
+    look = on_node(node, "ps axo rss,pid,user,comm --sort=-rss | head -n 5")
+    if free < RANK_FAIL_GIB * (processes + 1):
+        return fail(f"{seen}, too little for {processes} processes", look)
+    if free < RANK_WARN_GIB * processes:
+        return warn(f"{seen} for {processes} processes", look)
+    return ok(seen)
+
+
+def check_shm(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """There is room in /dev/shm for data loaders and NCCL."""
+    del settings
+    if facts.shm_gib is None:
+        return unknown(facts.why_unknown("shm") or facts.why_unknown("machine") or "not told")
+    seen = f"{facts.shm_gib:.2f} GiB free in /dev/shm"
+    if facts.shm_gib < SHM_WARN_GIB:
+        remedy = on_node(node, "sudo mount -o remount,size=8G /dev/shm", terminal=True)
+        return warn(
+            f"{seen}: data loader workers and NCCL may run out", f"{remedy}; in a container: docker run --shm-size 8g"
+        )
+    return ok(seen)
+
+
+def check_limits(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """Enough files may be open in this very session."""
+    del settings
+    nofile = (facts.limits or {}).get("nofile")
+    if nofile is None:
+        return unknown(facts.why_unknown("limits") or "not told")
+    if 0 <= nofile < NOFILE_WARN:
+        line = f"{facts.user or '*'} - nofile 65536"
+        remedy = on_node(node, f"echo '{line}' | sudo tee /etc/security/limits.d/90-nofile.conf", terminal=True)
+        return warn(f"{nofile} open files", remedy)
+    return ok("open files without limit" if nofile < 0 else f"{nofile} open files")
+
+
+def check_home(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """The run folder can be made in HOME."""
+    del settings
+    if facts.home_writable is None:
+        return unknown(facts.why_unknown("home") or "not told")
+    if not facts.home_writable:
+        home = shlex.quote(facts.home)
+        remedy = on_node(node, f"sudo install -d -o {shlex.quote(facts.user)} -m 755 {home}", terminal=True)
+        return fail(f"{facts.home} cannot be written by {facts.user}", remedy)
+    return ok(f"{facts.home} can be written")
+
+
+def check_hostname(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """The node's own name means something to it; the launcher itself relies on numeric addresses alone."""
+    del settings
+    if facts.why_unknown("hostname"):
+        return unknown(f"looking up {facts.hostname}: {facts.why_unknown('hostname')}")
+    if not facts.hostname_addresses:
+        line = f"127.0.1.1 {facts.hostname}"
+        remedy = on_node(node, f"echo '{line}' | sudo tee -a /etc/hosts", terminal=True)
+        return warn(f"{facts.hostname} does not resolve; a script that looks up its own name would fail", remedy)
+    shown = ", ".join(facts.hostname_addresses)
+    if all(address.startswith("127.") or address == "::1" for address in facts.hostname_addresses):
+        return ok(f"{facts.hostname} is {shown}: harmless, addresses and interfaces are given by number and name")
+    return ok(f"{facts.hostname} is {shown}")
+
+
+def check_interface(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """The interface that the node list names exists and has an address."""
+    del settings
+    if not node.iface:
+        return skip("none is named")
+    if facts.why_unknown("addresses"):
+        return unknown(facts.why_unknown("addresses"))
+    held = [entry.address for entry in facts.addresses if entry.interface == node.iface]
+    if held:
+        return ok(f"{node.iface}: {', '.join(held)}")
+    there = ", ".join(dict.fromkeys(entry.interface for entry in facts.addresses))
+    return fail(
+        f"iface={node.iface} has no address; there are {there}", f"correct iface= of {node.name} in the node list"
+    )
+
+
+def check_leftovers(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """Nothing of an earlier run is still here."""
+    del settings, node
+    if facts.why_unknown("leftovers"):
+        return unknown(facts.why_unknown("leftovers"))
+    runs: dict[str, list[int]] = {}
+    for leftover in facts.leftovers:
+        runs.setdefault(leftover.run_id, []).append(leftover.pid)
+    if not runs:
+        return ok("none")
+    alive = {leftover.run_id for leftover in facts.leftovers if leftover.supervised}
+    seen = "; ".join(
+        f"run {run_id} {'still runs' if run_id in alive else 'has left processes'}: pid "
+        + ", ".join(str(pid) for pid in pids)
+        for run_id, pids in runs.items()
+    )
+    return warn(seen, "; ".join(f"aorta-launch kill {shlex.quote(run_id)}" for run_id in runs))

@@ -1,0 +1,38 @@
+"""Builds the command lines that a person types to mend something, fitted to the node and its system."""
+
+from __future__ import annotations
+
+import shlex
+
+from orchestrator.facts import Facts
+from orchestrator.values import Node
+
+
+def on_node(node: Node, command: str, *, terminal: bool = False) -> str:
+    """Build the line that runs a command on a node from the launch host; a terminal lets sudo ask."""
+    if node.local:
+        return command
+    words = ["ssh", *(["-t"] if terminal else []), *(["-p", str(node.port)] if node.port else [])]
+    words += ["-i", node.key] if node.key else []
+    words += ["-J", node.jump] if node.jump else []
+    return shlex.join([*words, f"{node.user}@{node.host}" if node.user else node.host, command])
+
+
+def install(facts: Facts, package: str) -> str:
+    """Build the command that installs a system package."""
+    system = facts.os.lower()
+    if any(name in system for name in ("fedora", "red hat", "rocky", "alma", "centos", "oracle", "amazon")):
+        return f"sudo dnf install -y {package}"
+    if any(name in system for name in ("suse", "sles")):
+        return f"sudo zypper install -y {package}"
+    if "alpine" in system:
+        return f"sudo apk add {package}"
+    return f"sudo apt-get install -y {package}"
+
+
+def install_torch(python: str, version: str = "") -> str:
+    """Build the command that installs a torch of a given version, from the index that has its build."""
+    release, _, build = version.partition("+")
+    wanted = f"torch=={release}" if release else "torch"
+    index = f" --index-url https://download.pytorch.org/whl/{build}" if build.startswith(("cpu", "cu", "rocm")) else ""
+    return f"{shlex.quote(python)} -m pip install {wanted}{index}"

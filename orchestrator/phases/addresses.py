@@ -1,0 +1,289 @@
+"""Proves the addresses: the head listens, every node reads its nonce, and the way that all have is taken."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.checks.remedies import on_node
+from orchestrator.errors import LinkLostError, NodeError
+from orchestrator.facts import Facts
+from orchestrator.settings import Settings
+from orchestrator.transport import Channel, Link
+from orchestrator.transport.fanout import fan_out
+from orchestrator.values import Finding, Node
+
+TEST_S = 3.0
+ANSWER_S = 20.0
+DECOYS = ("docker", "veth", "br-", "virbr", "cni", "flannel", "lxc", "podman")
+CHECK = "addresses"
+PORT_CHECK = "master-port"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node takes part: its own address and the interface that holds it."""
+
+    address: str
+    interface: str
+
+
+class PortHold:
+    """The port on the head, held by a program of ours until the store of the run takes it."""
+
+    def __init__(self, channel: Channel, port: int, where: str) -> None:
+        self.port = port
+        self._channel = channel
+        self._where = where
+
+    def release(self) -> None:
+        """Stop listening and keep the port, so that the run's store can bind it and nobody else.
+
+        Raises:
+            LinkLostError: the head does not answer.
+        """
+        self._channel.send({"op": "release"})
+        read_frame(self._channel, self._where, ANSWER_S)
+
+    def close(self) -> None:
+        """Let go of the port."""
+        self._channel.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What all nodes have proved; without a master address nothing was."""
+
+    master_addr: str
+    master_port: int
+    places: tuple[Place, ...]
+    findings: tuple[Finding, ...]
+    hold: PortHold | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """How one node came to one address of the head."""
+
+    address: str
+    ok: bool
+    local: str = ""
+    interface: str = ""
+    step: str = ""
+    detail: str = ""
+    took_ms: float = 0.0
+
+
+def read_frame(channel: Channel, where: str, limit_s: float) -> Mapping[str, Any]:
+    """Wait for the next frame of a program that has to send one."""
+    try:
+        frame = channel.read(limit_s)
+    except TimeoutError:
+        raise LinkLostError(
+            what=f"no answer within {limit_s:g} s", where=where, remedy="is the node overloaded or its disk hanging?"
+        ) from None
+    if frame is None:
+        raise NodeError(what="the launcher's program ended without an answer", where=where)
+    if "error" in frame.header:
+        raise NodeError(what=str(frame.header["error"]), where=where)
+    return frame.header
+
+
+def prove_addresses(links: Sequence[Link], nodes: Sequence[Node], facts: Sequence[Facts], settings: Settings) -> Proof:
+    """Hold a port on the head and let every node come to it; the hold stays open in the proof.
+
+    Raises:
+        LinkLostError: a node does not answer.
+    """
+    nonce = secrets.token_hex(16)
+    names = [nodes[0].addr] if nodes[0].addr and not is_numeric(nodes[0].addr) else []
+    channel = links[0].open("reach", {"act": "hold", "port": settings.master_port, "nonce": nonce, "names": names})
+    try:
+        held = read_frame(channel, nodes[0].name, ANSWER_S)
+        if "trouble" in held:
+            channel.close()
+            return _unproved([_taken(nodes[0], held)])
+        hold = PortHold(channel, int(held["port"]), nodes[0].name)
+        resolved = held.get("resolved", {})
+        candidates = build_candidates(nodes[0], facts[0], resolved, one_machine=_one_machine(facts))
+        attempts = _try_candidates(links, nodes, candidates, hold.port, nonce, settings)
+    except BaseException:
+        channel.close()
+        raise
+    winner = next((one for one in candidates if all(_at(tries, one).ok for tries in attempts)), "")
+    findings = judge_attempts(nodes, facts[0], attempts, winner, hold.port)
+    if not winner:
+        hold.close()
+        return _unproved(findings)
+    places = tuple(
+        _place(node, fact, _at(tries, winner), winner, is_head=rank == 0)
+        for rank, (node, fact, tries) in enumerate(zip(nodes, facts, attempts, strict=True))
+    )
+    return Proof(master_addr=winner, master_port=hold.port, places=places, findings=tuple(findings), hold=hold)
+
+
+def _unproved(findings: Sequence[Finding]) -> Proof:
+    return Proof(master_addr="", master_port=0, places=(), findings=tuple(findings), hold=None)
+
+
+def _taken(head: Node, held: Mapping[str, Any]) -> Finding:
+    port = held.get("port")
+    if port is None:
+        return Finding(check=PORT_CHECK, status="fail", node_rank=0, detail=f"no port can be opened: {held['trouble']}")
+    owner = f" by {held['owner']}" if held.get("owner") else ""
+    busy = "in use" in str(held["trouble"]).lower()
+    look = on_node(head, f"ss -ltnp sport = :{port}")
+    return Finding(
+        check=PORT_CHECK,
+        status="fail",
+        node_rank=0,
+        detail=f"port {port} is taken{owner}" if busy else f"port {port} cannot be opened: {held['trouble']}",
+        remedy=f"leave out --master-port {port}: a free port is picked" + (f"; to look: {look}" if busy else ""),
+    )
+
+
+def is_numeric(text: str) -> bool:
+    """Tell an address from a name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _one_machine(facts: Sequence[Facts]) -> bool:
+    keys = {(fact.boot_id, fact.network_id) for fact in facts}
+    return len(facts) == 1 or (len(keys) == 1 and all(all(key) for key in keys))
+
+
+def build_candidates(
+    head: Node, facts: Facts, resolved: Mapping[str, Sequence[str]], *, one_machine: bool
+) -> tuple[str, ...]:
+    """List the head's addresses, the likeliest first; an address of the list or an interface leaves no choice."""
+    if head.addr:
+        return tuple(resolved.get(head.addr, ())) or (head.addr,)
+    held = [
+        entry.address for entry in facts.addresses if not _is_decoy(entry.interface) or entry.interface == head.iface
+    ]
+    if head.iface:
+        held = [entry.address for entry in facts.addresses if entry.interface == head.iface]
+        first: list[str] = []
+    else:
+        first = [facts.ssh_server_address, *([head.host] if is_numeric(head.host) else [])]
+    order = {"v4": 0, "v6": 1, "link local": 2, "loopback": 3}
+    others = sorted(held, key=lambda address: order[_family(address)])
+    usable = [address for address in (*first, *others) if address and _is_usable(address, one_machine=one_machine)]
+    return tuple(dict.fromkeys(usable))
+
+
+def _is_decoy(interface: str) -> bool:
+    return interface.startswith(DECOYS)
+
+
+def _family(address: str) -> str:
+    value = ipaddress.ip_address(address)
+    if value.is_loopback:
+        return "loopback"
+    if value.is_link_local:
+        return "link local"
+    return f"v{value.version}"
+
+
+def _is_global(address: str) -> bool:
+    return _family(address) in ("v4", "v6")
+
+
+def _is_usable(address: str, *, one_machine: bool) -> bool:
+    family = _family(address)
+    # A link-local IPv6 address means nothing on another node; loopback only where there is no other machine.
+    if family == "link local":
+        return ":" not in address
+    return family != "loopback" or one_machine
+
+
+def _try_candidates(
+    links: Sequence[Link], nodes: Sequence[Node], candidates: Sequence[str], port: int, nonce: str, settings: Settings
+) -> list[dict[str, Attempt]]:
+    """Try the likeliest address from everywhere; the others only when it does not do for all."""
+    attempts: list[dict[str, Attempt]] = [{} for _ in nodes]
+    for batch in (candidates[:1], candidates[1:]):
+        request = {"act": "test", "candidates": list(batch), "port": port, "nonce": nonce, "limit_s": TEST_S}
+        if not batch:
+            continue
+
+        def ask(item: tuple[Link, Node, bool], request: Mapping[str, Any] = request) -> list[Attempt]:
+            link, node, is_head = item
+            # The head comes from its own address anyway; the others from the one that the list gives them.
+            own = {} if is_head else {"source": node.addr or "", "interface": node.iface or ""}
+            answer = link.call("reach", {**request, **own}, TEST_S + ANSWER_S)
+            return [Attempt(**result) for result in answer["results"]]
+
+        items = [(link, node, rank == 0) for rank, (link, node) in enumerate(zip(links, nodes, strict=True))]
+        for tries, found in zip(attempts, fan_out(ask, items, settings.fanout), strict=True):
+            tries.update({attempt.address: attempt for attempt in found})
+        if any(all(_at(tries, one).ok for tries in attempts) for one in batch):
+            break
+    return attempts
+
+
+def _at(tries: Mapping[str, Attempt], address: str) -> Attempt:
+    return tries.get(address) or Attempt(address=address, ok=False, step="not tried")
+
+
+def _place(node: Node, facts: Facts, attempt: Attempt, winner: str, *, is_head: bool) -> Place:
+    if not is_head:
+        return Place(attempt.local, node.iface or attempt.interface)
+    # Behind an address translation no interface of the head holds the address that the others use.
+    own = facts.interface_of(winner) or facts.interface_of(facts.ssh_server_address) or attempt.interface
+    return Place(winner, node.iface or own)
+
+
+def judge_attempts(
+    nodes: Sequence[Node], head: Facts, attempts: Sequence[Mapping[str, Attempt]], winner: str, port: int
+) -> list[Finding]:
+    """Say for every node how it came to the head, or at which step it ended and what to do."""
+    tried = list(dict.fromkeys(address for tries in attempts for address in tries))
+    if not tried:
+        remedy = f"add addr=ADDRESS to {nodes[0].name} in the node list"
+        detail = "it has no address that another node could reach"
+        return [Finding(check=CHECK, status="fail", node_rank=0, detail=detail, remedy=remedy)]
+    shown = winner or max(tried, key=lambda address: sum(_at(tries, address).ok for tries in attempts))
+    findings: list[Finding] = []
+    for rank, (node, tries) in enumerate(zip(nodes, attempts, strict=True)):
+        attempt = _at(tries, shown)
+        if attempt.ok:
+            detail = f"reaches {shown} port {port} from {attempt.local} ({attempt.interface}) in {attempt.took_ms:g} ms"
+            findings.append(Finding(check=CHECK, status="ok", node_rank=rank, detail=detail))
+            continue
+        others = "; ".join(
+            f"{other.address}: {other.step}" for other in tries.values() if not other.ok and other is not attempt
+        )
+        detail = f"does not reach {nodes[0].name} at {shown} port {port}: {attempt.step}, {attempt.detail}"
+        findings.append(
+            Finding(
+                check=CHECK,
+                status="fail",
+                node_rank=rank,
+                detail=detail + (f" (also tried {others})" if others else ""),
+                remedy=_remedy(nodes[0], head, node, attempt, port),
+            )
+        )
+    return findings
+
+
+def _remedy(head: Node, facts: Facts, node: Node, attempt: Attempt, port: int) -> str:
+    if head.addr and not facts.interface_of(attempt.address):
+        held = ", ".join(f"{entry.address} ({entry.interface})" for entry in facts.addresses if _is_global(entry.address))
+        return f"correct addr={head.addr} of {head.name} in the node list: {head.name} has {held or 'no address'}"
+    other = f"{'correct' if head.addr else 'add'} addr=ADDRESS of {head.name} in the node list"
+    if attempt.step == "no such address":
+        return f"correct addr= or iface= of {node.name} in the node list; its addresses: {on_node(node, 'ip -brief address')}"
+    if attempt.step in ("timeout", "forbidden"):
+        opened = on_node(head, f"sudo ufw allow {port}/tcp", terminal=True)
+        return f"open the port: {opened}; or name an open one with --master-port, or another address: {other}"
+    if attempt.step == "no route":
+        return f"{on_node(node, f'ip route get {attempt.address}')}; or name an address that it has a way to: {other}"
+    return f"{attempt.address} is another machine or is closed: {other}"

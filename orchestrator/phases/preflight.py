@@ -1,0 +1,73 @@
+"""Before a start: ask every node for its facts, prove the addresses, judge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.checks.catalogue import run_checks
+from orchestrator.facts import Facts, parse_facts
+from orchestrator.phases.addresses import Place, PortHold, Proof, is_numeric, prove_addresses, read_frame
+from orchestrator.phases.push import default_workdir
+from orchestrator.settings import Settings
+from orchestrator.transport import Channel, Link
+from orchestrator.transport.fanout import fan_out
+from orchestrator.values import Finding, Node
+
+__all__ = ["Place", "PortHold", "Proof", "judge", "probe_nodes", "prove_addresses"]
+
+CLOCK_ROUNDS = 5
+PROBE_S = 45.0
+"""More than the probe's own limits together; they hold on the node."""
+
+
+def probe_nodes(links: Sequence[Link], settings: Settings) -> list[Facts]:
+    """Ask all nodes at the same time; afterwards each link knows which Python runs our own programs.
+
+    Raises:
+        NodeError: a node has no usable Python, or its answer is odd.
+        LinkLostError: a node does not answer.
+    """
+    head = links[0].node
+    routes = [address for address in (head.addr or head.host,) if is_numeric(address)]
+    return fan_out(
+        lambda item: _probe_node(item[0], item[1], settings, routes), list(enumerate(links)), settings.fanout
+    )
+
+
+def _probe_node(node_rank: int, link: Link, settings: Settings, routes: list[str]) -> Facts:
+    request: dict[str, Any] = {
+        "workdir": settings.workdir or default_workdir(settings.project),
+        "python": link.node.python,
+        "launch_python": settings.python,
+        "conda_env": settings.conda_env,
+        "routes": routes,
+    }
+    channel = link.open("probe", request)
+    try:
+        clock = min((_ask_clock(channel, link.node.name) for _ in range(CLOCK_ROUNDS)), key=lambda pair: pair[1])
+        channel.send({"op": "answer"})
+        answer = read_frame(channel, link.node.name, PROBE_S)
+    finally:
+        channel.close()
+    facts = parse_facts(node_rank, answer, clock, link.node.name)
+    if facts.control_python:
+        link.pythons = (facts.control_python,)
+    return facts
+
+
+def _ask_clock(channel: Channel, where: str) -> tuple[float, float]:
+    """Measure how far the node's clock is ahead of ours, and how wrong that can be."""
+    sent = time.time()
+    channel.send({"op": "clock"})
+    theirs = float(read_frame(channel, where, PROBE_S)["clock"])
+    received = time.time()
+    return theirs - (sent + received) / 2, (received - sent) / 2
+
+
+def judge(
+    nodes: Sequence[Node], facts: Sequence[Facts], proof_findings: Sequence[Finding], settings: Settings
+) -> list[Finding]:
+    """Run every check of the catalogue over the facts and add what the proof of the addresses found."""
+    return [*run_checks(nodes, facts, settings), *proof_findings]
