@@ -11,10 +11,11 @@ from pathlib import Path
 from orchestrator.environment import settings_env
 from orchestrator.errors import UsageError
 from orchestrator.nodelist import read_node_list, select_nodes
-from orchestrator.output.checks_text import checks_document, is_ready, render_checks
+from orchestrator.output.checks_text import checks_document, is_ready, render_checks, render_problems, render_ready
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill
 from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
+from orchestrator.output.wording import count
 from orchestrator.phases.connect import connect
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.known_runs import KnownRun, choose_runs, read_known_runs
@@ -60,7 +61,7 @@ def check(settings: Settings) -> int:
     nodes = read_nodes(settings)
     with ExitStack() as undo:
         ground = survey(nodes, settings, (), talk, undo)
-        talk.show(render_checks(nodes, ground.findings))
+        talk.show(render_checks(nodes, ground.findings, every=settings.verbosity > 0))
         if settings.json_output:
             talk.document(checks_document(nodes, ground.findings))
         return int(Exit.DONE if is_ready(ground.findings) else Exit.NOT_READY)
@@ -92,12 +93,15 @@ def read_nodes(settings: Settings) -> tuple[Node, ...]:
 
 def survey(nodes: Sequence[Node], settings: Settings, env: tuple[EnvValue, ...], talk: Talk, undo: ExitStack) -> Ground:
     """Connect to every node, ask it, prove the addresses, and judge."""
-    talk.detail(f"connecting to {len(nodes)} nodes")
-    links = connect(nodes, settings)
+    size = count(len(nodes), "node")
+    with talk.waiting(f"connecting to {size}"):
+        links = connect(nodes, settings)
     # The run may replace a link that broke: close what is in the list at the end.
     undo.callback(close_links, links)
-    facts = probe_nodes(links, settings)
-    proof = prove_addresses(links, nodes, facts, settings)
+    with talk.waiting(f"asking {size}"):
+        facts = probe_nodes(links, settings)
+    with talk.waiting(f"proving the addresses of {size}"):
+        proof = prove_addresses(links, nodes, facts, settings)
     if proof.hold is not None:
         undo.callback(proof.hold.close)
     findings = judge(nodes, facts, proof.findings, settings)
@@ -112,12 +116,16 @@ def close_links(links: Sequence[Link]) -> None:
 
 def show_findings(ground: Ground, talk: Talk) -> bool:
     """Show the findings as far as they matter, and say whether a run may start."""
-    ready = is_ready(ground.findings)
-    if ready and not any(finding.status == "warn" for finding in ground.findings):
-        talk.detail(render_checks(ground.nodes, ground.findings))
-    else:
-        talk.say(render_checks(ground.nodes, ground.findings))
-    return ready
+    nodes, findings = ground.nodes, ground.findings
+    if not is_ready(findings) or talk.verbosity > 0:
+        talk.say(render_checks(nodes, findings, every=talk.verbosity > 0))
+        return is_ready(findings)
+    problems = render_problems(nodes, findings)
+    if problems:
+        talk.say(problems)
+    if ground.settings.check:
+        talk.say(render_ready(nodes, findings))
+    return True
 
 
 def show_plan(ground: Ground, talk: Talk) -> int:
@@ -127,6 +135,7 @@ def show_plan(ground: Ground, talk: Talk) -> int:
         talk.out.file.write(render_commands(plan) + "\n")
         return int(Exit.DONE)
     talk.show(render_plan(plan, ground.facts))
+    talk.show("")
     talk.show(render_environment(plan))
     if ground.settings.json_output:
         talk.document(plan_document(plan))

@@ -63,8 +63,8 @@ def bring_up(nodes: int, gpus: int, node_list: Path, *, trust: bool) -> int:
         print(f"The nodes are sshds on loopback addresses, not machines of their own: {reason}.")
     show()
     launcher = Path(prefix) / "bin" / "aorta-launch"
-    program = os.path.relpath(launcher) if launcher.exists() else "aorta-launch"
-    shown = os.path.relpath(node_list)
+    program = shorten(launcher) if launcher.exists() else "aorta-launch"
+    shown = shorten(node_list)
     keys = "" if trust else " --accept-new-host-keys"
     print(f"Node list: {shown}\n\nTry:\n")
     print(f"  {program} check --nodes {shown}{keys}")
@@ -73,6 +73,12 @@ def bring_up(nodes: int, gpus: int, node_list: Path, *, trust: bool) -> int:
         "\nThe list names the key that the nodes accept; `scripts/local_cluster down` takes their host keys out again."
     )
     return 0
+
+
+def shorten(path: Path) -> str:
+    """Write a path as a person below the current folder would."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def find_environment() -> tuple[str, str]:

@@ -21,7 +21,7 @@ def check_python(node: Node, facts: Facts, settings: Settings) -> Seen:
         )
     if not facts.python:
         return fail(facts.python_trouble or "no python3 was found", _name_python(node, facts, settings))
-    seen = f"{facts.python} {facts.python_version} ({facts.python_origin})"
+    seen = f"{facts.python_version} {facts.python} ({facts.python_origin})"
     if version_tuple(facts.python_version)[:2] < OLDEST_PYTHON:
         return fail(f"{seen} is older than 3.9", f"name a newer one: python=/path of {node.name} in the node list")
     return ok(seen)

@@ -42,6 +42,9 @@ class Clients:
             return
         try:
             client.sendall(json.dumps(event).encode() + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            # It has left, but its last order may wait to be read; the end of file behind it drops the client.
+            return
         except OSError:
             self._drop(handle)
 

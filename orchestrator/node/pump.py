@@ -161,7 +161,11 @@ class Pump:
                 self.next_beat = now + BEAT_S
             if drained == DRAINED:
                 self.send({"t": "end"})
-            self.flush()
+            try:
+                self.flush()
+            except BrokenPipeError:
+                self.abandoned()
+                return
             if drained >= DRAINED and not self.pending:
                 return
             if not self.wait() or (not self.stdin_open and self.abandoned()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -47,7 +48,9 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
     if message:
         wire.send({"error": message})
         return
-    wire.send({"t": "ready"})
+    with contextlib.suppress(BrokenPipeError):
+        # The launch host may have left meanwhile: the pump meets the same and undoes the start.
+        wire.send({"t": "ready"})
     pump.main(
         {
             "run_folder": folder,

@@ -1,28 +1,21 @@
-"""Findings for people: one table nodes x checks, below it each problem with its remedy; and as JSON."""
+"""Findings for people: a table checks x nodes, below it each problem with its remedy; and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from orchestrator.noderanges import fold_names
-from orchestrator.output.wording import strip_controls
+from orchestrator.output.checks_table import MARKS, WORST, ChecksTable, fold_ranks, group_by_check, is_skipped, worst_of
+from orchestrator.output.wording import count, strip_controls
 from orchestrator.values import Finding, Node, Status
 
-MARKS: Mapping[Status, tuple[str, str]] = {
-    "ok": ("ok", "green"),
-    "warn": ("warn", "yellow"),
-    "fail": ("FAIL", "bold red"),
-    "skip": ("skip", "dim"),
-    "unknown": ("?", "yellow"),
-}
-WORST: Sequence[Status] = ("fail", "unknown", "warn", "skip", "ok")
-MOST_ROWS = 16
-"""More nodes than this: only those with a problem get a row."""
+MOST_NAMES = 6
+"""More nodes with the same trouble are told by their node ranks."""
 
 
 def is_ready(findings: Iterable[Finding]) -> bool:
@@ -30,13 +23,39 @@ def is_ready(findings: Iterable[Finding]) -> bool:
     return all(finding.status != "fail" for finding in findings)
 
 
-def render_checks(nodes: Sequence[Node], findings: Sequence[Finding]) -> RenderableType:
-    """Render the table, the problems with their remedies, and one closing line."""
-    parts: list[RenderableType] = [_render_table(nodes, findings)]
-    problems = _render_problems(nodes, findings)
+def render_checks(nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool = False) -> RenderableType:
+    """Render the table, the problems with their remedies, and one closing line; every: skipped checks as well."""
+    parts: list[RenderableType] = [ChecksTable(nodes, findings, every)]
+    problems = render_problems(nodes, findings, every=every)
     if problems:
         parts += [Text(), problems]
-    return Group(*parts, Text(), _render_summary(nodes, findings))
+    return Group(*parts, Text(), _render_summary(nodes, findings, every=every))
+
+
+def render_problems(nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool = False) -> Text:
+    """Render what is not as it should be, the worst first; what is said of several nodes stands once."""
+    folded: dict[tuple[Status, str, str, str], list[int | None]] = {}
+    for finding in sorted(findings, key=lambda finding: WORST.index(finding.status)):
+        if finding.status not in ("ok", "skip") or (every and finding.status == "skip"):
+            key = (finding.status, finding.check, finding.detail, finding.remedy)
+            folded.setdefault(key, []).append(finding.node_rank)
+    text = Text()
+    for (status, check, detail, remedy), ranks in folded.items():
+        if text:
+            text.append("\n")
+        word, style = MARKS[status]
+        text.append({"unknown": "unknown", "skip": "skip"}.get(status, word), style)
+        text.append(f" {check}", "bold")
+        text.append("".join(f" · {part}" for part in (_name_nodes(nodes, ranks), strip_controls(detail)) if part))
+        text.append("".join(f"\n  → {line}" for line in strip_controls(remedy).splitlines()), "cyan")
+    return text
+
+
+def render_ready(nodes: Sequence[Node], findings: Sequence[Finding]) -> Text:
+    """Render one line for nodes on which a run may start."""
+    warnings = sum(finding.status == "warn" for finding in findings)
+    rest = f", {count(warnings, 'warning')}" if warnings else ""
+    return Text.assemble(f"checked {count(len(nodes), 'node')}: ", ("ready", "green"), rest)
 
 
 def checks_document(nodes: Sequence[Node], findings: Sequence[Finding]) -> dict[str, Any]:
@@ -65,71 +84,25 @@ def _finding_document(finding: Finding) -> dict[str, str]:
     }
 
 
-def _render_table(nodes: Sequence[Node], findings: Sequence[Finding]) -> RenderableType:
-    checks = list(dict.fromkeys(finding.check for finding in findings))
-    cells = _worst_of(findings)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("node", no_wrap=True)
-    for check in checks:
-        table.add_column(check, overflow="fold")
-    hidden = 0
-    for node_rank, node in enumerate(nodes):
-        row = [cells.get((node_rank, check)) for check in checks]
-        if len(nodes) > MOST_ROWS and not {"fail", "warn", "unknown"} & set(row):
-            hidden += 1
-            continue
-        table.add_row(Text(f"{node_rank} {node.name}"), *map(_render_mark, row))
-    together = [cells.get((None, check)) for check in checks]
-    if any(together):
-        table.add_row(Text("together"), *map(_render_mark, together))
-    if hidden:
-        return Group(table, Text(f"{hidden} of {len(nodes)} nodes have no problem and no row here", "dim"))
-    return table
-
-
-def _worst_of(findings: Sequence[Finding]) -> dict[tuple[int | None, str], Status]:
-    worst: dict[tuple[int | None, str], Status] = {}
-    for finding in findings:
-        key = (finding.node_rank, finding.check)
-        worst[key] = min(worst.get(key, "ok"), finding.status, key=WORST.index)
-    return worst
-
-
-def _render_mark(status: Status | None) -> Text:
-    return Text(*MARKS[status]) if status else Text("")
-
-
-def _render_problems(nodes: Sequence[Node], findings: Sequence[Finding]) -> Text:
-    folded: dict[tuple[Status, str, str, str], list[int | None]] = {}
-    for finding in sorted(findings, key=lambda finding: WORST.index(finding.status)):
-        if finding.status != "ok":
-            key = (finding.status, finding.check, finding.detail, finding.remedy)
-            folded.setdefault(key, []).append(finding.node_rank)
-    text = Text()
-    for (status, check, detail, remedy), ranks in folded.items():
-        if text:
-            text.append("\n")
-        word, style = MARKS[status]
-        text.append(f"{word if status != 'unknown' else 'unknown'} ", style)
-        text.append(f"{check} · {_name_nodes(nodes, ranks)}", "bold")
-        text.append(f" · {strip_controls(detail)}" if detail else "")
-        text.append("".join(f"\n     {line}" for line in remedy.splitlines()), "cyan")
-    return text
-
-
 def _name_nodes(nodes: Sequence[Node], ranks: Sequence[int | None]) -> str:
-    named = dict.fromkeys(rank for rank in ranks if rank is not None)
+    named = list(dict.fromkeys(rank for rank in ranks if rank is not None))
     if not named:
-        return "together"
+        return ""
     if len(named) == len(nodes) > 1:
         return f"all {len(nodes)} nodes"
-    return fold_names(tuple(nodes[rank].name for rank in named))
+    if len(named) == 1:
+        return f"node {named[0]} {nodes[named[0]].name}"
+    if len(named) > MOST_NAMES:
+        return f"{len(named)} nodes, node rank {fold_ranks(named)}"
+    return f"nodes {fold_names(tuple(nodes[rank].name for rank in named))}"
 
 
-def _render_summary(nodes: Sequence[Node], findings: Sequence[Finding]) -> Text:
-    counts = {status: sum(finding.status == status for finding in findings) for status in WORST}
-    rest = [f"{counts[status]} {status}" for status in ("fail", "unknown", "warn", "skip") if counts[status]]
+def _render_summary(nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool) -> Text:
     ready = is_ready(findings)
-    size = f"{len(nodes)} node" + ("" if len(nodes) == 1 else "s")
     word = ("READY", "bold green") if ready else ("NOT READY", "bold red")
-    return Text.assemble(word, f" · {' · '.join([size, *rest])}")
+    rows = group_by_check(findings)
+    worst = Counter("skip" if is_skipped(row) else worst_of(row) for row in rows.values())
+    said = [f"{worst[status]} {status}" for status in ("ok", "warn", "unknown", "fail") if worst[status]]
+    if worst["skip"]:
+        said.append(f"{worst['skip']} skipped" + ("" if every else " (-v shows them)"))
+    return Text.assemble(word, f" · {count(len(nodes), 'node')} · {count(len(rows), 'check')}: {', '.join(said)}")

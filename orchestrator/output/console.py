@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 160
 """Columns of tables that go to a file or a pipe, where nobody has a width."""
+
+GLANCE_S = 1.0
+"""What is done sooner needs no word."""
 
 
 class Talk:
@@ -40,6 +45,20 @@ class Talk:
         """Tell more; heard with -v, or -vv for level 2."""
         if self.verbosity >= level:
             _print(self.err, words)
+
+    @contextmanager
+    def waiting(self, words: str) -> Iterator[None]:
+        """Tell people at a terminal what is being waited for, where it takes longer than a glance."""
+        if self.verbosity < 0 or not self.err.is_terminal:
+            yield
+            return
+        timer = Timer(GLANCE_S, _print, (self.err, Text(words, "dim")))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def warn(self, words: str) -> None:
         """Tell what the user should know even with -q."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from orchestrator.noderanges import fold_names
+from orchestrator.output.table import align_cells
 from orchestrator.output.wording import count, strip_controls
 from orchestrator.values import EnvValue, NodePlan, Plan
 
@@ -19,24 +19,48 @@ if TYPE_CHECKING:
 
 MASK = "•••"
 """What stands for a secret value."""
+FOLDED = ("interface", "torch", "python")
+"""What has no column where it is the same on every node."""
+MOST_ROWS = 16
+FIRST_ROWS = 8
+"""Nodes that a launch shows when they are more than MOST_ROWS."""
+MOST_VALUES = 4
+"""A variable with more values than this is shown by the head's alone; --json has them all."""
 
 
-def render_plan(plan: Plan, facts: Sequence[Facts] = ()) -> RenderableType:
-    """Render the nodes with their ranks, and what is run on them."""
+def render_plan(plan: Plan, facts: Sequence[Facts] = (), *, every: bool = True) -> Text:
+    """Render the nodes with their ranks, and what is run on them; unless every, of many nodes only the first ones."""
     versions: dict[int, str] = {fact.node_rank: fact.torch_version or "none" for fact in facts}
-    return Group(_render_head(plan), _render_nodes(plan, versions))
+    columns = _build_columns(plan, versions)
+    same = [f"{name} {cells[0]}" for name, cells in columns.items() if name in FOLDED and len(set(cells)) == 1]
+    head = _render_head(plan)
+    if same:
+        head.append(f"\n{'on every node: ' if len(plan.nodes) > 1 else ''}{' · '.join(same)}")
+    apart = {name: cells for name, cells in columns.items() if name not in FOLDED or len(set(cells)) > 1}
+    rows = [list(apart), *map(list, zip(*apart.values(), strict=True))]
+    lines = align_cells([[Text(cell, "" if place else "bold") for cell in row] for place, row in enumerate(rows)])
+    hidden = 0 if every or len(plan.nodes) <= MOST_ROWS else len(plan.nodes) - FIRST_ROWS
+    if hidden:
+        lines = [*lines[: FIRST_ROWS + 1], Text(f"and {hidden} more nodes (--dry-run shows them all)", "dim")]
+    return Text("\n").join([head, Text(), *lines])
 
 
-def render_environment(plan: Plan) -> RenderableType:
+def render_environment(plan: Plan) -> Text:
     """Render the variables that the ranks get, with the origin of each; what is the same on all nodes stands once."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("variable", "value", "nodes", "set by"):
-        table.add_column(name, overflow="fold")
-    for value, nodes in _fold_environment(plan):
+    rows = [[Text(head, "bold") for head in ("variable", "set by", "nodes", "value")]]
+    folded = _fold_environment(plan)
+    values = Counter(value.name for value, _ in folded)
+    told: set[str] = set()
+    for value, nodes in folded:
         where = "all" if len(nodes) == len(plan.nodes) else fold_names(tuple(node.node.name for node in nodes))
+        if values[value.name] > MOST_VALUES:
+            if value.name in told:
+                continue
+            where = f"{where}, others have others"
+        told.add(value.name)
         shown = MASK if value.secret else strip_controls(value.value)
-        table.add_row(Text(value.name), Text(shown), Text(where), Text(value.origin))
-    return table
+        rows.append([Text(value.name), Text(value.origin), Text(where), Text(shown)])
+    return Text("\n").join(align_cells(rows))
 
 
 def render_commands(plan: Plan) -> str:
@@ -101,38 +125,28 @@ def _render_head(plan: Plan) -> Text:
     return Text.assemble(
         (plan.run_id, "bold"),
         f"\n{ranks} on {count(len(plan.nodes), 'node')} · rendezvous at {plan.master_addr} port {plan.master_port}",
-        f"\nruns {shlex.join(plan.script)}\n",
+        f"\nruns {shlex.join(plan.script)}",
     )
 
 
-def _render_nodes(plan: Plan, versions: Mapping[int, str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    names = (
-        "node rank",
-        "node",
-        "ranks",
-        "processes",
-        "address",
-        "interface",
-        "python",
-        *(["torch"] if versions else []),
-    )
-    for name in names:
-        table.add_column(name, overflow="fold", justify="right" if name in ("node rank", "processes") else "left")
-    for node in plan.nodes:
-        first, last = node.ranks[0], node.ranks[-1]
-        cells = (
-            str(node.node_rank),
-            node.node.name,
-            f"{first}-{last}" if last > first else str(first),
-            str(node.processes),
-            node.address,
-            node.interface,
-            node.python,
-            versions.get(node.node_rank, ""),
-        )
-        table.add_row(*map(Text, cells[: len(names)]))
-    return table
+def _build_columns(plan: Plan, versions: Mapping[int, str]) -> dict[str, list[str]]:
+    columns = {
+        "node": [f"{node.node_rank} {node.node.name}" for node in plan.nodes],
+        "ranks": [_render_ranks(node.ranks) for node in plan.nodes],
+        "address": [node.address for node in plan.nodes],
+        "interface": [node.interface for node in plan.nodes],
+        "torch": [versions.get(node.node_rank, "") for node in plan.nodes],
+        "python": [node.python for node in plan.nodes],
+    }
+    if all(node.address == node.node.name for node in plan.nodes):
+        del columns["address"]
+    if not versions:
+        del columns["torch"]
+    return columns
+
+
+def _render_ranks(ranks: range) -> str:
+    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
 
 
 def _fold_environment(plan: Plan) -> list[tuple[EnvValue, list[NodePlan]]]:

@@ -34,7 +34,7 @@ def render_verdict(verdict: Verdict, plan: Plan, experiment: Path | str) -> Text
         culprit = _render_culprit(verdict.first_failure, plan)
         said = [f"after {render_duration(verdict.duration_s)}", culprit, _one_line(verdict.cause)]
         text.append(" " + " · ".join(filter(None, said)))
-    for label, lines in _build_rows(verdict, experiment):
+    for label, lines in _build_rows(verdict, plan, experiment):
         for place, line in enumerate(lines):
             text.append(f"\n  {label if place == 0 else '':<{_LABEL_WIDTH}}", "bold")
             text.append(strip_controls(line))
@@ -65,17 +65,18 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _build_rows(verdict: Verdict, experiment: Path | str) -> list[tuple[str, list[str]]]:
+def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[tuple[str, list[str]]]:
     rows: list[tuple[str, list[str]]] = []
     first = verdict.first_failure
     if first:
         moment = _render_moment(first.time, "seconds", " ") if first.time is not None else ""
         rows.append(("first failure", ["  ".join(filter(None, (moment, _render_ending(first))))]))
         if first.traceback:
-            rows.append(("where", first.traceback.splitlines()))
+            rows.append(("where", shorten_code(first.traceback, plan).splitlines()))
     if verdict.stopped:
-        were = "rank was" if len(verdict.stopped) == 1 else "ranks were"
-        rows.append(("others", [f"{len(verdict.stopped):,} {were} stopped because of it"]))
+        were = "was" if len(verdict.stopped) == 1 else "were"
+        ranks = count(len(verdict.stopped), "rank")
+        rows.append(("others", [f"{ranks} {were} stopped because of it"]) if first else ("stopped", [ranks]))
     if verdict.survivors:
         shown = [f"{node} pid {pid}  {command}" for node, pid, command in verdict.survivors[:MOST_SURVIVORS]]
         more = len(verdict.survivors) - MOST_SURVIVORS
@@ -87,6 +88,13 @@ def _build_rows(verdict: Verdict, experiment: Path | str) -> list[tuple[str, lis
     if verdict.remedy:
         rows.append(("to do", verdict.remedy.splitlines()))
     return rows
+
+
+def shorten_code(text: str, plan: Plan) -> str:
+    """Write places in the pushed code as the project knows them."""
+    for folder in {node.workdir.rstrip("/") for node in plan.nodes} - {""}:
+        text = text.replace(f"{folder}/", "")
+    return text
 
 
 def _render_culprit(first: FirstFailure | None, plan: Plan) -> str:

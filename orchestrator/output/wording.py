@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """One character that is no text: what makes a line worth a closer look."""
@@ -41,3 +42,8 @@ def render_duration(duration_s: float) -> str:
     if days:
         return f"{days}d {hours:02d}h"
     return f"{hours}h {minutes:02d}m" if hours else f"{minutes}m {seconds:02d}s"
+
+
+def shorten_path(path: Path, cwd: Path) -> str:
+    """Write a path as one would type it: relative where it lies below the folder that one is in."""
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) and path != cwd else str(path)

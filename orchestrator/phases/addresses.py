@@ -276,14 +276,17 @@ def judge_attempts(
 
 def _remedy(head: Node, facts: Facts, node: Node, attempt: Attempt, port: int) -> str:
     if head.addr and not facts.interface_of(attempt.address):
-        held = ", ".join(f"{entry.address} ({entry.interface})" for entry in facts.addresses if _is_global(entry.address))
+        held = ", ".join(
+            f"{entry.address} ({entry.interface})" for entry in facts.addresses if _is_global(entry.address)
+        )
         return f"correct addr={head.addr} of {head.name} in the node list: {head.name} has {held or 'no address'}"
     other = f"{'correct' if head.addr else 'add'} addr=ADDRESS of {head.name} in the node list"
     if attempt.step == "no such address":
         return f"correct addr= or iface= of {node.name} in the node list; its addresses: {on_node(node, 'ip -brief address')}"
     if attempt.step in ("timeout", "forbidden"):
         opened = on_node(head, f"sudo ufw allow {port}/tcp", terminal=True)
-        return f"open the port: {opened}; or name an open one with --master-port, or another address: {other}"
+        # Without the flag the next start would pick another port.
+        return f"open the port and keep to it: {opened}, then --master-port {port}; or another address: {other}"
     if attempt.step == "no route":
         return f"{on_node(node, f'ip route get {attempt.address}')}; or name an address that it has a way to: {other}"
     return f"{attempt.address} is another machine or is closed: {other}"

@@ -13,6 +13,7 @@ from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.tracebacks import address_in_use
 from orchestrator.diagnosis.verdict import build_verdict, find_first_failure
+from orchestrator.output.verdict_text import shorten_code
 from orchestrator.phases.connect import connect
 from orchestrator.phases.logstore import LogStore, Show
 from orchestrator.phases.reader import NodeReader
@@ -148,5 +149,5 @@ def first_words(decider: Decider, attempt: Attempt, plan: Plan) -> str:
     if first is None or not first.error:
         return ""
     who = f"rank {first.rank} on node {first.node_rank} {first.node}" if first.rank is not None else first.node
-    where = f" at {first.traceback}" if first.traceback else ""
+    where = f" at {shorten_code(first.traceback, plan)}" if first.traceback else ""
     return f"first failure: {who}: {first.error}{where}"

@@ -9,6 +9,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError, NotReadyError
@@ -19,6 +20,7 @@ from orchestrator.output.plan_text import render_plan
 from orchestrator.output.printer import Printer
 from orchestrator.output.screen import LogScreen, parse_ranks
 from orchestrator.output.verdict_text import render_verdict, verdict_document
+from orchestrator.output.wording import shorten_path
 from orchestrator.phases.attempt import Attempt, Outcome, run_attempt
 from orchestrator.phases.collect import collect_outputs
 from orchestrator.phases.git import read_git
@@ -91,7 +93,8 @@ def bring_code(ground: Ground, record: Record, talk: Talk, run_id: str) -> Seque
     if settings.config_text is not None:
         paths.config_yaml.write_text(settings.config_text, "utf-8")
     record.time("checked")
-    pushed = push_code(ground.links, ground.facts, settings, run_id, talk.detail)
+    with talk.waiting("bringing the code to the nodes"):
+        pushed = push_code(ground.links, ground.facts, settings, run_id, talk.detail)
     for warning in pushed.warnings:
         talk.warn(warning)
     record.note_code(pushed, read_git(settings.project))
@@ -101,8 +104,8 @@ def bring_code(ground: Ground, record: Record, talk: Talk, run_id: str) -> Seque
 
 def show_run(talk: Talk, plan: Plan, ground: Ground, paths: ExperimentPaths) -> None:
     """Show what is about to start and where its results will lie."""
-    talk.say(render_plan(plan, ground.facts))
-    talk.say(f"experiment {paths.root}")
+    talk.say(render_plan(plan, ground.facts, every=talk.verbosity > 0))
+    talk.say(f"experiment {shorten_path(paths.root, Path.cwd())}")
 
 
 def start_printer(as_json: bool, ranks: frozenset[int] | None, plan: Plan, color: bool) -> Printer:  # noqa: FBT001
@@ -152,11 +155,12 @@ def finish(ground: Ground, plan: Plan, verdict: Verdict, record: Record, log: Ev
     if "address already in use" in verdict.cause.lower() and ground.settings.master_port is not None:
         verdict = replace(verdict, remedy=f"leave out --master-port {plan.master_port}: a free port is found")
     talk.say("")
-    talk.say(render_verdict(verdict, plan, record.paths.root))
+    talk.say(render_verdict(verdict, plan, shorten_path(record.paths.root, Path.cwd())))
     log.record("verdict", **verdict_document(verdict)["verdict"])
     record.end(verdict)
     try:
-        errors = collect_outputs(ground.links, plan, record.paths, ground.settings)
+        with talk.waiting("collecting the outputs"):
+            errors = collect_outputs(ground.links, plan, record.paths, ground.settings)
     except KeyboardInterrupt:
         talk.warn(f"the outputs were not all collected; they lie on the nodes in {plan.nodes[0].run_folder}/outputs")
         return int(verdict.exit_code or Exit.INTERRUPTED)

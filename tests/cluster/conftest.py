@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, start_cluster, why_no_namespaces
+from cluster import Cluster, start_cluster, wait_for, why_no_namespaces
 
 HERE = Path(__file__).parent
 FreshCluster = Callable[..., Cluster]
@@ -23,9 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def wait_settled(cluster: Cluster) -> None:
+    # sshd puts itself into the background: what it was started by is there for a moment more.
+    wait_for(lambda: not any(cluster.process_tables().values()), 10, "the nodes have settled")
+
+
 @pytest.fixture(scope="session")
 def session_nodes() -> Iterator[Cluster]:
     with start_cluster(3) as cluster:
+        wait_settled(cluster)
         yield cluster
 
 
@@ -43,6 +49,8 @@ def fresh_cluster() -> Iterator[FreshCluster]:
     with ExitStack() as stack:
 
         def start(nodes: int, **options: Any) -> Cluster:
-            return stack.enter_context(start_cluster(nodes, **options))
+            cluster = stack.enter_context(start_cluster(nodes, **options))
+            wait_settled(cluster)
+            return cluster
 
         yield start

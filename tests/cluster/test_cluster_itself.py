@@ -16,6 +16,7 @@ from cluster import Cluster, ClusterError, PsSampler, start_cluster, wait_for
 from conftest import FreshCluster
 
 PROJECT = Path(__file__).resolve().parents[2]
+INTERFACES = Path("/sys/class/net")
 
 
 def read(cluster: Cluster, k: int, command: str) -> str:
@@ -44,7 +45,7 @@ def test_nodes_look_like_machines_of_their_own(nodes3: Cluster) -> None:
         values = {read(nodes3, k, f"cat {file}") for k in nodes3.numbers}
         assert len(values | {here}) == 4, file
     assert read(nodes3, 2, "hostname") == "node2"
-    assert read(nodes3, 2, "getent hosts node3") == f"{nodes3.address(3)}      node3"
+    assert read(nodes3, 2, "getent hosts node3").split() == [nodes3.address(3), "node3"]
     assert read(nodes3, 1, "ls -A /dev/shm; ls -A /home").split() == ["train"]
 
 
@@ -236,10 +237,9 @@ print(*(os.environ[n] for n in "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROU
 def test_fake_torchrun_gives_ranks_in_node_order(nodes3: Cluster) -> None:
     done = start_agents(nodes3, [1, 3, 2], 29711, SHOW)
     assert [d.returncode for d in done] == [0, 0, 0], done
-    seen = []
-    for k in nodes3.numbers:
-        for log in sorted(nodes3.home(k).glob("ranks/r.a0_????????/attempt_0/*/stdout.log")):
-            seen.append(log.read_text().strip())
+    pattern = "ranks/r.a0_????????/attempt_0/*/stdout.log"
+    logs = [log for k in nodes3.numbers for log in sorted(nodes3.home(k).glob(pattern))]
+    seen = [log.read_text().strip() for log in logs]
     words = "['a b', '--x']"
     places = [(0, 0, 1, 0), (1, 0, 3, 1), (2, 1, 3, 1), (3, 2, 3, 1), (4, 0, 2, 2), (5, 1, 2, 2)]
     assert seen == [f"{rank} {local} 6 {size} {node} 29711 {words}" for rank, local, size, node in places]
@@ -299,7 +299,8 @@ def test_fake_torchrun_killed_leaves_its_ranks_and_stopped_takes_them(nodes3: Cl
 
 def remains(state: str) -> list[str]:
     tag = Path(state).name
-    found = [f"interface {name}" for name in os.listdir("/sys/class/net") if name.startswith(tag + "-")]
+    assert state.startswith("/tmp/"), "the cluster did not come up"
+    found = [f"interface {name}" for name in INTERFACES.glob(f"{tag}-*")]
     found += [f"mount {line}" for line in Path("/proc/self/mounts").read_text().splitlines() if state + "/" in line]
     found += [f"group {path}" for path in Path("/sys/fs/cgroup").glob(f"*/{tag}-*")]
     for entry in Path("/proc").glob("[0-9]*"):
@@ -316,7 +317,7 @@ def read_net_namespaces() -> set[str]:
     found = set()
     for entry in Path("/proc").glob("[0-9]*/ns/net"):
         try:
-            found.add(os.readlink(entry))
+            found.add(str(entry.readlink()))
         except OSError:
             continue
     return found
@@ -324,9 +325,9 @@ def read_net_namespaces() -> set[str]:
 
 def test_down_leaves_nothing(tmp_path: Path) -> None:
     before = read_net_namespaces()
-    with pytest.raises(ZeroDivisionError), start_cluster(2) as cluster:
+    with pytest.raises(ZeroDivisionError), start_cluster(2) as cluster:  # noqa: PT012 - its clean-up is the subject
         state = cluster.spec.state
-        nodes = {os.readlink(f"/proc/{cluster.pid(k)}/ns/net") for k in cluster.numbers}
+        nodes = {str(Path(f"/proc/{cluster.pid(k)}/ns/net").readlink()) for k in cluster.numbers}
         assert len(nodes - before) == (2 if cluster.spec.namespaces else 0)
         read(cluster, 1, "setsid nohup sleep 85 >/dev/null 2>&1 &")
         cluster.start_launcher(["--help"], cwd=tmp_path)

@@ -24,7 +24,7 @@ from orchestrator.transport import Link
 from orchestrator.values import Node, NodePlan, Plan
 
 pytestmark = pytest.mark.namespaces
-SHARED = "/srv/shared"
+SHARED = "/tmp/shared"
 
 
 @dataclass
@@ -136,11 +136,11 @@ def test_the_launch_hosts_own_tree_is_used_in_place(bench: Bench) -> None:
 
 
 def test_a_folder_of_somebody_else_stays_as_it_is(bench: Bench) -> None:
-    bench.sh(3, "mkdir -p /srv/thesis && echo years >/srv/thesis/thesis.tex")
+    bench.sh(3, "mkdir -p /tmp/thesis && echo years >/tmp/thesis/thesis.tex")
     with pytest.raises(PushError, match="not made by aorta-launch") as caught:
-        bench.push(3, workdir="/srv/thesis")
+        bench.push(3, workdir="/tmp/thesis")
     assert (caught.value.where, "--workdir" in caught.value.remedy) == ("node3", True)
-    assert bench.sh(3, "ls -A /srv/thesis; cat /srv/thesis/*") == "thesis.tex\nyears\n"
+    assert bench.sh(3, "ls -A /tmp/thesis; cat /tmp/thesis/*") == "thesis.tex\nyears\n"
 
 
 def test_what_is_gone_here_goes_there_and_what_the_run_made_stays(bench: Bench) -> None:
@@ -154,22 +154,22 @@ def test_what_is_gone_here_goes_there_and_what_the_run_made_stays(bench: Bench) 
 
 def test_a_full_disk_is_told_and_repaired_by_the_next_push(bench: Bench) -> None:
     (bench.project / "big.bin").write_bytes(os.urandom(3 << 20))
-    bench.cluster.mount_small(3, "/srv/small", 1)
+    bench.cluster.mount_small(3, "/tmp/small", 1)
     with pytest.raises(PushError, match="no space is left") as caught:
-        bench.push(3, workdir="/srv/small/code")
+        bench.push(3, workdir="/tmp/small/code")
     assert caught.value.where == "node3"
     assert "free space" in caught.value.remedy
     (bench.project / "big.bin").unlink()
-    bench.push(3, workdir="/srv/small/code")
-    assert bench.sh(3, "ls /srv/small/code").split() == ["pkg", "train.py"]
-    bench.cluster.unmount(3, "/srv/small")
+    bench.push(3, workdir="/tmp/small/code")
+    assert bench.sh(3, "ls /tmp/small/code").split() == ["pkg", "train.py"]
+    bench.cluster.unmount(3, "/tmp/small")
 
 
 def test_a_shell_that_prints_is_told(bench: Bench) -> None:
     bench.sh(3, "echo 'echo welcome to node3' >>~/.bashrc")
     try:
         with pytest.raises(PushError, match="login shell") as caught:
-            bench.push(3, workdir="/srv/noisy")
+            bench.push(3, workdir="/tmp/noisy")
         assert ".bashrc" in caught.value.remedy
     finally:
         bench.sh(3, "sed -i '/welcome to node3/d' ~/.bashrc")

@@ -71,7 +71,9 @@ class Story:
         fields = {"signal": None, **data}
         return self.tell("rank_exit", node.node_rank, at, rank=rank, local_rank=local, code=code, **fields)
 
-    def node_ends(self, node_rank: int, at: float = 6.0, code: int | None = 0, state: str = "succeeded", **data: Any) -> None:
+    def node_ends(
+        self, node_rank: int, at: float = 6.0, code: int | None = 0, state: str = "succeeded", **data: Any
+    ) -> None:
         self.tell("agent_exit", node_rank, at, code=code, signal=None, after_stop=data.pop("after_stop", False))
         self.tell("final", node_rank, at, state=state, **{"reason": "", "killed": 0, "survivors": [], **data})
 

@@ -10,7 +10,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
 SHELL_SCRIPTS = ["scripts/setup", "scripts/check", "scripts/test", "scripts/demo", ".ci/run"]
-NEEDED = "bash sh env readlink dirname cat sha256sum mkdir cp rm chmod tr grep".split()
+NEEDED = ["bash", "sh", "env", "readlink", "dirname", "cat", "sha256sum", "mkdir", "cp", "rm", "chmod", "tr", "grep"]
 PYTHON = """#!/bin/sh
 echo "$*" >>"$CALLS"
 case "$*" in

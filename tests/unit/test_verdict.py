@@ -103,7 +103,9 @@ def test_a_killed_rank_is_named_by_its_signal_and_not_by_its_last_line() -> None
 
 
 def test_an_error_file_is_the_better_word() -> None:
-    document = {"message": {"message": "ValueError: from the file", "extraInfo": {"py_callstack": BOOM, "timestamp": "1"}}}
+    document = {
+        "message": {"message": "ValueError: from the file", "extraInfo": {"py_callstack": BOOM, "timestamp": "1"}}
+    }
     first = ended_story().verdict(err={3: "something else"}, files={3: json.dumps(document).encode()}).first_failure
     assert first is not None
     assert first.error == "ValueError: from the file"

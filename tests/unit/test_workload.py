@@ -14,7 +14,9 @@ from workload.config import Config, ConfigError, build_config, read_config  # no
 from workload.plain_yaml import PlainYamlError, parse_plain_yaml  # noqa: E402
 
 
-@pytest.mark.parametrize("path", [PROJECT / "config" / name for name in ("cpu_demo.yaml", "two_nodes.yaml")], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [PROJECT / "config" / name for name in ("cpu_demo.yaml", "two_nodes.yaml")], ids=lambda path: path.name
+)
 def test_our_configs_read_the_same_without_pyyaml(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_config(path)
     monkeypatch.setitem(sys.modules, "yaml", None)

@@ -119,7 +119,7 @@ def mounts_text(spec: Spec, k: int) -> str:
         lines.append(("bind", Path(spec.prefix), state / "venv"))
     lines += [("bind", state / part, state / part) for part in ("fake", "auth", spec.folder(k).name)]
     base = Path(spec.base_prefix)
-    if any(base.is_relative_to(hidden) for hidden in (spec.project, spec.home, "/tmp", "/home")):  # noqa: S108
+    if any(base.is_relative_to(hidden) for hidden in (spec.project, spec.home, "/tmp", "/home")):
         lines.append(("bind", base, base))
     for number, (path, nodes) in enumerate(spec.shared):
         source = Path(path) if 0 in nodes else state / "shared" / str(number)
@@ -160,7 +160,7 @@ def write_known_hosts(spec: Spec) -> None:
     for k in spec.numbers:
         key = " ".join((spec.folder(k) / "ssh_host_ed25519_key.pub").read_text().split()[:2])
         places = [spec.address(k), spec.name(k)]
-        if spec.ssh_port != 22:  # noqa: PLR2004 - ssh writes the port only when it is not the usual one
+        if spec.ssh_port != 22:
             places = [f"[{place}]:{spec.ssh_port}" for place in places]
         lines.append(f"{','.join(places)} {key}")
     write(spec.known_hosts, "\n".join(lines) + "\n", 0o600)

@@ -59,7 +59,10 @@ def start_with_namespaces(spec: Spec) -> Pids:
     pids: Pids = {}
     for k, starter in starters.items():
         wait_for(lambda s=starter: bool(read_children(s.pid)) or s.poll() is not None, 20, f"first process of node {k}")  # type: ignore[misc]
-        first = read_children(starter.pid)[0]
+        children = read_children(starter.pid)
+        if not children:
+            raise ClusterError(f"node {k} did not come up: {read_logs(spec, k)}")
+        first = children[0]
         pids[k] = (first, start_ticks(first) or 0, starter.pid)
         join_cgroup(spec, k, first)
     spec.save(pids)
@@ -74,16 +77,29 @@ def start_with_namespaces(spec: Spec) -> Pids:
         starter.stdin.write(b"go\n")
         starter.stdin.close()
     for k, starter in starters.items():
-        wait_for(lambda k=k, s=starter: (spec.folder(k) / "up").exists() or s.poll() is not None, 30, f"node {k} up")  # type: ignore[misc]
-        if not (spec.folder(k) / "up").exists() or not (spec.folder(k) / "sshd.pid").exists():
+        wait_for(lambda k=k, s=starter: is_up(spec, k) or s.poll() is not None, 30, lambda k=k: read_logs(spec, k))  # type: ignore[misc]
+        if not is_up(spec, k):
             raise ClusterError(f"node {k} did not come up: {read_logs(spec, k)}")
     return pids
+
+
+def is_up(spec: Spec, k: int) -> bool:
+    """The node's first process is through, and its sshd listens; sshd says so a little after its starter has ended."""
+    return (spec.folder(k) / "up").exists() and sshd_listens(spec, k)
+
+
+def sshd_listens(spec: Spec, k: int) -> bool:
+    """The node's sshd has written its pid file, whole."""
+    try:
+        return (spec.folder(k) / "sshd.pid").read_text().endswith("\n")
+    except FileNotFoundError:
+        return False
 
 
 def read_logs(spec: Spec, k: int) -> str:
     """What a node said while it came up."""
     logs = [spec.folder(k) / "init.log", spec.folder(k) / "sshd.log"]
-    return " ".join(log.read_text().strip() for log in logs if log.exists())
+    return f"node {k} up; it says: " + " ".join(log.read_text().strip() for log in logs if log.exists())
 
 
 def spawn_node(spec: Spec, k: int) -> subprocess.Popen[bytes]:
@@ -91,8 +107,10 @@ def spawn_node(spec: Spec, k: int) -> subprocess.Popen[bytes]:
     script = str(Path(__file__).with_name("node_init.sh"))
     with (spec.folder(k) / "init.log").open("ab") as log:
         return subprocess.Popen(
-            [find_program("unshare"), "-muinp", "--fork", "--kill-child"]
-            + ["/bin/sh", script, str(spec.folder(k)), spec.name(k), find_program("sshd")],
+            [
+                *(find_program("unshare"), "-muinp", "--fork", "--kill-child"),
+                *("/bin/sh", script, str(spec.folder(k)), spec.name(k), find_program("sshd")),
+            ],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -134,9 +152,7 @@ def start_loopback_sshd(spec: Spec, k: int, options: tuple[str, ...] = ()) -> tu
     """Start the sshd of a loopback node and tell its identity."""
     run(sshd_words(spec, k, options))
     pid_file = spec.folder(k) / "sshd.pid"
-    wait_for(
-        lambda: pid_file.exists() and pid_file.read_text().strip() != "", 10, lambda: f"sshd: {read_logs(spec, k)}"
-    )
+    wait_for(lambda: sshd_listens(spec, k), 10, lambda: read_logs(spec, k))
     pid = int(pid_file.read_text())
     return pid, start_ticks(pid) or 0, pid
 
@@ -164,10 +180,10 @@ def down(state: Path) -> None:
         kill_exactly(first, ticks)
     for pid in find_pids_with_environ(f"HOME={state}/"):
         kill_exactly(pid, start_ticks(pid))
+    # A node that was killed half way through its start is not in the list, but its starter's words name its folder.
+    for pid in find_starters(state):
+        kill_exactly(pid, start_ticks(pid))
     if spec.namespaces:
-        # A node that was killed half way through its start is not in the list, but its starter's words name its folder.
-        for pid in find_starters(state):
-            kill_exactly(pid, start_ticks(pid))
         remove_interfaces(spec)
     wait_for(lambda: not find_left(state, pids), 20, lambda: f"processes of {state} gone: {find_left(state, pids)}")
     for _, _, starter in pids.values():
@@ -178,7 +194,7 @@ def down(state: Path) -> None:
 
 
 def find_starters(state: Path) -> list[int]:
-    """The processes that were started to be a node of this cluster."""
+    """The processes that were started to be a node of this cluster: its first one, or its sshd."""
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -186,7 +202,7 @@ def find_starters(state: Path) -> list[int]:
                 words = Path(entry.path, "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"node_init.sh\0" + str(state).encode() + b"/" in words:
+            if f"{state}/n".encode() in words and (b"node_init.sh" in words or b"/sshd_config" in words):
                 found.append(int(entry.name))
     return found
 
@@ -223,8 +239,7 @@ def remove_group(group: Path) -> bool:
 
 def remove_interfaces(spec: Spec) -> None:
     """Remove the bridge and what is plugged into it."""
-    names = [name for name in os.listdir("/sys/class/net") if name.startswith(f"{spec.tag}-")]
-    for name in names:
+    for name in [path.name for path in Path("/sys/class/net").glob(f"{spec.tag}-*")]:
         # The other end of a pair goes with the first, and a node's own end with the node.
         subprocess.run([find_program("ip"), "link", "del", name], capture_output=True)
 

@@ -48,8 +48,6 @@ class Cluster:
             self._guard.stdin.close()
             self._guard.wait()
 
-    # ---- what a node is
-
     def address(self, k: int) -> str:
         """Address of node k."""
         return self.spec.address(k)
@@ -126,8 +124,6 @@ class Cluster:
             lambda: f"nodes empty; new: { {k: sorted(self.process_table(k) - table) for k, table in before.items()} }",
         )
 
-    # ---- faults
-
     def link(self, k: int, state: Literal["up", "down"]) -> None:
         """Pull or plug node k's cable."""
         faults.set_link(self.spec, k, state)
@@ -191,8 +187,6 @@ class Cluster:
             self.exec(k, ["sh", "-c", f"kill -{number} {pid}"]).check_returncode()
         else:
             os.kill(pid, number)
-
-    # ---- the launcher
 
     def write_list(
         self,
@@ -276,10 +270,13 @@ def start_cluster(
         sshd_options=tuple(sshd_options),
     )
     try:
-        return Cluster(spec, life.up(spec), guard)
+        cluster = Cluster(spec, life.up(spec), guard)
+        # A first look at the process table must not catch a node in its last step of coming up.
+        cluster.wait_process_tables(dict.fromkeys(spec.numbers, frozenset()), 10)
     except BaseException:
         Cluster(spec, {}, guard).down()
         raise
+    return cluster
 
 
 def start_guard(state: Path) -> subprocess.Popen[bytes]:

@@ -58,7 +58,7 @@ class PsSampler:
             self._stop.wait(max(0.0, 1 / WANTED_HZ - (time.monotonic() - last)))
 
     def _sample(self) -> None:
-        for name in os.listdir("/proc"):
+        for name in [entry.name for entry in os.scandir("/proc")]:
             if not name[0].isdigit():
                 continue
             try:

@@ -163,7 +163,7 @@ def reserve_state(tag: str | None = None) -> tuple[int, Path]:
     for octet in octets:
         if f" 10.{octet}." in taken:
             continue
-        state = Path("/tmp", tag or f"ac{octet}")  # noqa: S108 - short, because a unix socket's path has 107 bytes
+        state = Path("/tmp", tag or f"ac{octet}")
         try:
             state.mkdir(mode=0o755)
         except FileExistsError:

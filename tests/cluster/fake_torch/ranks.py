@@ -80,7 +80,7 @@ def rank_environ(words: argparse.Namespace, place: Place, rank: int, local_rank:
         "TORCHELASTIC_USE_AGENT_STORE": True,
     }
     if words.nproc_per_node > 1:
-        environ.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", 1))
+        environ["OMP_NUM_THREADS"] = int(os.environ.get("OMP_NUM_THREADS", "1"))
     return {name: str(value) for name, value in environ.items()}
 
 
@@ -124,7 +124,7 @@ def stop_ranks(ranks: list[Rank], number: int, timeout_s: float, signals: Signal
     heard = len(signals.received)
     deadline = time.monotonic() + timeout_s
     while any(rank.process.poll() is None for rank in ranks):
-        if len(signals.received) >= 3:  # noqa: PLR2004 - torchrun's own wait breaks at the third, and the ranks live on
+        if len(signals.received) >= 3:
             return
         if len(signals.received) > heard:
             heard = len(signals.received)

@@ -1,0 +1,301 @@
+"""Things that break in mid-run: the verdict names the first, the others are stopped, and nothing is left anywhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from conftest import FreshCluster
+from scenes import SLEEP, STUBBORN, Scene, said_after, wait_running
+
+RAISE = """
+import os, time
+out = os.environ["AORTA_OUTPUT_DIR"]
+if os.environ["RANK"] == "3":
+    time.sleep(1.5)
+    open(os.path.join(out, "raised_at"), "w").write(repr(time.time()))
+    raise RuntimeError("boom of the test")
+time.sleep(600)
+"""
+ENDS = """
+import os, signal, time
+if os.environ["RANK"] == "1":
+    time.sleep(0.5)
+    {how}
+time.sleep(600)
+"""
+DAEMONS = """
+import os, subprocess, sys, time
+words = [sys.executable, "-c", "import time; time.sleep(600)  # daemon"]
+null = subprocess.DEVNULL
+subprocess.Popen(words, stdin=null, stdout=null, stderr=null, start_new_session=True)
+subprocess.Popen(["env", "-i", "setsid", *words], stdin=null, stdout=null, stderr=null)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, words, {})
+    os._exit(0)
+time.sleep(0.3)
+print("daemons are out", flush=True)
+"""
+FAILURE_GRACE_S = 2.0
+
+
+def test_a_rank_that_raises_is_named_within_3_s_and_all_nodes_are_empty_within_grace_and_5_s(
+    nodes3: Cluster, tmp_path: Path
+) -> None:
+    scene = Scene(nodes3, tmp_path)
+    scene.write("raise.py", RAISE)
+    launcher = scene.start("--nproc-per-node", "2", "raise.py")
+    launcher.wait_for_text("first failure: rank 3 on node 1", 90)
+    named = time.time()
+    raised = float(newest(nodes3, 2, "raised_at").read_text())
+    assert "RuntimeError: boom of the test" in launcher.stderr
+    scene.wait_empty(30)
+    empty = time.time()
+    done = launcher.wait(30)
+    print(f"named {named - raised:.2f} s after the raise, every node empty {empty - raised:.2f} s after it")
+    assert named - raised < 3
+    assert empty - raised < FAILURE_GRACE_S + 5
+    assert done.exit_code == 1, done
+    verdict = scene.verdict()
+    assert verdict["state"] == "failed"
+    assert (verdict["first_failure"]["rank"], verdict["first_failure"]["node_rank"]) == (3, 1)
+    assert verdict["first_failure"]["node"] == nodes3.address(2)
+    assert verdict["stopped"] == [0, 1, 2, 4, 5]
+    assert verdict["survivors"] == []
+    assert "rank 3 (node 1" in done.stderr
+
+
+def newest(cluster: Cluster, k: int, name: str) -> Path:
+    return max(cluster.home(k).glob(f".aorta/runs/*/*/outputs/{name}"), key=lambda path: path.stat().st_mtime)
+
+
+ENDINGS = [
+    ("os._exit(7)", 7, None, "exit code 7"),
+    ("os.kill(os.getpid(), signal.SIGKILL)", None, "SIGKILL", "killed by SIGKILL"),
+    ("import not_installed_here", 1, None, "ModuleNotFoundError: No module named 'not_installed_here'"),
+]
+
+
+def test_the_ranks_own_end_is_told(nodes3: Cluster, tmp_path: Path) -> None:
+    scene = Scene(nodes3, tmp_path, nodes=[1, 2])
+    for number, (how, *_) in enumerate(ENDINGS):
+        scene.write(f"ends{number}.py", ENDS.format(how=how))
+    launchers = []
+    for number in range(len(ENDINGS)):
+        # Side by side on the same nodes: runs do not disturb each other.
+        launchers.append(scene.start("--label", f"run{number}", f"ends{number}.py"))
+        launchers[-1].wait_for_text("rendezvous at", 60)
+    for launcher, (_, code, signal, cause) in zip(launchers, ENDINGS, strict=True):
+        done = launcher.wait(90)
+        assert done.exit_code == 1, done
+        (root,) = (path for path in scene.runs() if path.name in done.stderr)
+        verdict = json.loads((root / "run.json").read_text())["verdict"]
+        first = verdict["first_failure"]
+        assert (first["rank"], first["node_rank"], first["exit_code"], first["signal"]) == (1, 1, code, signal)
+        assert verdict["cause"] == cause
+        assert verdict["stopped"] == [0]
+    scene.wait_empty(10)
+
+
+@pytest.mark.parametrize("victims", [["agent"], ["supervisor"], ["supervisor", "agent"]])
+def test_our_own_processes_are_killed(nodes3: Cluster, tmp_path: Path, victims: list[str]) -> None:
+    scene = Scene(nodes3, tmp_path, nodes=[1, 2])
+    scene.write("sleep.py", SLEEP)
+    launcher = scene.start("--nproc-per-node", "2", "sleep.py")
+    wait_running(launcher, 4)
+    texts = {"agent": "torch.distributed.run", "supervisor": "supervisor.py"}
+    pids = [pid for victim in victims for pid in scene.pids(2, texts[victim])]
+    assert len(pids) == len(victims)
+    begin = time.time()
+    nodes3.exec(2, ["sh", "-c", f"kill -9 {' '.join(map(str, pids))}"])
+    named_s = said_after(launcher, "stopping the other nodes", begin)
+    scene.wait_empty(30)
+    empty_s = time.time() - begin
+    done = launcher.wait(30)
+    print(f"{' and '.join(victims)} killed: named after {named_s:.2f} s, nodes empty after {empty_s:.2f} s")
+    assert done.exit_code == 1, done
+    assert named_s < 3
+    assert empty_s < FAILURE_GRACE_S + 5
+    verdict = scene.verdict()
+    assert verdict["first_failure"]["node_rank"] == 1
+    assert ("supervisor was killed" if victims[0] == "supervisor" else "agent was killed by SIGKILL") in verdict[
+        "cause"
+    ]
+
+
+def test_the_time_limit_stops_ranks_that_are_deaf_with_all_that_they_started(nodes3: Cluster, tmp_path: Path) -> None:
+    scene = Scene(nodes3, tmp_path, nodes=[1, 2])
+    scene.write("deaf.py", STUBBORN)
+    done = scene.launch("--timeout", "4s", "--grace", "2s", "deaf.py")
+    assert done.exit_code == 124, done
+    assert scene.verdict()["state"] == "timed out"
+    assert "is deaf" in (scene.experiment / "logs/rank_0001.out").read_text()
+    ran_s = scene.verdict()["duration_s"]
+    print(f"time limit 4 s, grace 2 s: over after {ran_s:.2f} s")
+    assert ran_s < 4 + 2 + 2
+    scene.wait_empty(2)
+
+
+def test_daemons_that_a_good_run_leaves_are_gone(nodes3: Cluster, tmp_path: Path) -> None:
+    scene = Scene(nodes3, tmp_path, nodes=[1, 2])
+    scene.write("daemons.py", DAEMONS)
+    done = scene.launch("daemons.py")
+    assert done.exit_code == 0, done
+    assert "daemons are out" in done.stdout
+    scene.wait_empty(10)
+    assert {event["killed"] for event in scene.events("final")} == {3}
+
+
+@pytest.mark.namespaces
+def test_a_master_port_that_is_taken_is_found_before_the_start(nodes3: Cluster, tmp_path: Path) -> None:
+    scene = Scene(nodes3, tmp_path, nodes=[1, 2])
+    scene.write("sleep.py", SLEEP)
+    done = scene.launch("--master-port", str(nodes3.spec.ssh_port), "sleep.py")
+    assert done.exit_code == 3, done
+    assert "--master-port" in done.stderr
+    assert scene.runs() == []
+    scene.wait_empty(5)
+
+
+THIEF = """
+import socket, sys, time
+port = int(sys.argv[1])
+while True:
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        s.bind(("", port))
+        s.listen()
+        break
+    except OSError:
+        s.close()
+        time.sleep(0.001)
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.namespaces
+def test_a_port_that_is_taken_between_check_and_start_costs_another_start(nodes3: Cluster, tmp_path: Path) -> None:
+    scene = Scene(nodes3, tmp_path, nodes=[1, 2])
+    scene.write("hello.py", 'print("hello")\n')
+    launcher = scene.start("hello.py")
+    launcher.wait_for_text("rendezvous at", 60)
+    port = launcher.stderr.split(" port ")[1].split()[0]
+    thief = subprocess.Popen(
+        ["nsenter", "-t", str(nodes3.pid(1)), "-n", "python3", "-c", THIEF, port], stdout=subprocess.PIPE
+    )
+    try:
+        done = launcher.wait(90)
+        assert done.exit_code == 0, done
+        assert f"port {port} was taken" in done.stderr
+        assert [event["number"] for event in scene.events("attempt")] == [1, 2]
+        assert (scene.experiment / "logs/rank_0001.out").read_text() == "hello\n"
+        assert "EADDRINUSE" in (scene.experiment / "logs_attempt_1/agent_0.err").read_text()
+        scene.wait_empty(5)
+    finally:
+        thief.kill()
+        thief.wait()
+
+
+COUNT = """
+import os, time
+for number in range(200):
+    print(os.environ["RANK"], number, "x" * 200, flush=True)
+    time.sleep(0.06)
+"""
+
+
+def wanted_lines(rank: int) -> str:
+    return "".join(f"{rank} {number} {'x' * 200}\n" for number in range(200))
+
+
+@pytest.mark.namespaces
+def test_a_short_cut_of_the_link_loses_nothing(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
+    cluster = fresh_cluster(2)
+    scene = Scene(cluster, tmp_path)
+    scene.write("count.py", COUNT)
+    launcher = scene.start("count.py")
+    wait_running(launcher, 2)
+    cluster.link(2, "down")
+    threading.Event().wait(8)  # the length of the cut is the subject
+    cluster.link(2, "up")
+    done = launcher.wait(100)
+    assert done.exit_code == 0, done
+    for rank in (0, 1):
+        assert (scene.experiment / f"logs/rank_{rank:04d}.out").read_text() == wanted_lines(rank)
+    assert not scene.events("lost")
+    scene.wait_empty(10)
+
+
+@pytest.mark.long
+@pytest.mark.namespaces
+@pytest.mark.timeout(240)
+def test_a_cut_that_is_noticed_and_restored_loses_nothing(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
+    cluster = fresh_cluster(2)
+    scene = Scene(cluster, tmp_path)
+    scene.write("count.py", COUNT.replace("0.06", "0.3"))
+    launcher = scene.start("count.py")
+    wait_running(launcher, 2)
+    begin = time.time()
+    cluster.link(2, "down")
+    print(f"a cut link is told after {said_after(launcher, 'the link is silent', begin):.1f} s")
+    cluster.link(2, "up")
+    launcher.wait_for_text("the link is back", 60)
+    done = launcher.wait(120)
+    assert done.exit_code == 0, done
+    for rank in (0, 1):
+        assert (scene.experiment / f"logs/rank_{rank:04d}.out").read_text() == wanted_lines(rank)
+    assert [event["kind"] for event in scene.events() if event["kind"] in ("suspect", "back", "lost")] == [
+        "suspect",
+        "back",
+    ]
+    scene.wait_empty(10)
+
+
+@pytest.mark.namespaces
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("how", ["cut", pytest.param("off", marks=pytest.mark.long)])
+def test_a_lost_node_ends_the_run_and_kill_cleans_it_later(
+    fresh_cluster: FreshCluster, tmp_path: Path, how: str
+) -> None:
+    cluster = fresh_cluster(3)
+    scene = Scene(cluster, tmp_path)
+    scene.write("sleep.py", SLEEP)
+    scene.write("c.yaml", "launch: {lost_after_s: 3, connect_timeout_s: 3}\n")
+    launcher = scene.start("--config", "c.yaml", "sleep.py")
+    wait_running(launcher, 3)
+    begin = time.time()
+    if how == "off":
+        cluster.kill_node(2)
+    else:
+        cluster.link(2, "down")
+    lost_s = said_after(launcher, "is lost", begin, 90)
+    done = launcher.wait(60)
+    print(f"node {how}: lost after {lost_s:.1f} s, over after {time.time() - begin:.1f} s")
+    assert done.exit_code == 4, done
+    assert scene.verdict()["state"] == "lost"
+    assert cluster.address(2) in scene.verdict()["cause"]
+    assert scene.verdict()["stopped"] == [0, 2]
+    for k in (1, 3):
+        cluster.wait_process_table(k, scene.before[k], 5)
+    first = scene.verb("kill", "--connect-timeout", "2s")
+    assert first.exit_code == 1, first
+    assert f"{cluster.address(2)}: could not be asked" in first.stdout
+    if how == "off":
+        return
+    assert scene.pids(2, "sleep.py"), "the node on the other side of the cut was never told"
+    cluster.link(2, "up")
+    second = scene.verb("kill", "--grace", "3s")
+    assert second.exit_code == 0, second
+    assert f"{cluster.address(2)}: " in second.stdout
+    assert "none left" in second.stdout
+    scene.wait_empty(5)
+    assert scene.verb("kill").exit_code == 2
