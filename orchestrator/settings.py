@@ -156,7 +156,7 @@ def render_origins(settings: Settings) -> str:
     """Render who set what, one line a setting that is not at its default."""
     lines = []
     for key, origin in settings.origins.items():
-        if origin == "default":
+        if origin == "default" or key in ("verbosity", "json_output"):
             continue
         value = getattr(settings, key)
         # Values of variables may be secret; their names never are.

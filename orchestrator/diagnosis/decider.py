@@ -80,7 +80,9 @@ class Decider:
             return self._fail(event, f"{self._node(event).node.name}: {text}", text)
         if history.all_seen and not self._said_running and history.stop_cause is None:
             self._said_running = True
-            return [Order(say=f"running: {self.plan.world_size} ranks on {len(self.plan.nodes)} nodes")]
+            return [
+                Order(say=f"running: {_count(self.plan.world_size, 'rank')} on {_count(len(self.plan.nodes), 'node')}")
+            ]
         return []
 
     def _rank_exit(self, event: Event) -> list[Order]:
@@ -165,3 +167,7 @@ class Decider:
         names = ", ".join(history.missing_nodes())
         text = f"ranks did not appear on {names} within {self._join_by - history.started:g} s"
         return self._stop("not joined", event, grace_s=self.plan.failure_grace_s, say=f"{text}; stopping", detail=text)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

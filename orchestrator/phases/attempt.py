@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,7 @@ def run_attempt(attempt: Attempt, plan: Plan) -> Outcome:
         started = time.time()
         send_go(channels)
         readers = start_readers(attempt, plan, channels, events)
+        undo.push(lambda kind, *_: call_off(readers, plan) if kind is not None else None)
         decider = Decider(plan, started=started, join_limit_s=ground.settings.join_timeout_s)
         texts = build_texts(plan, attempt.paths)
         watch(
@@ -138,9 +139,16 @@ def start_readers(
 
 
 def note_event(log: EventLog, event: Event) -> None:
-    """Write one event into events.jsonl."""
+    """Write one event into events.jsonl; a full disk here must not end a run there."""
     place = {"node_rank": event.node_rank} if event.node_rank >= 0 else {}
-    log.record(event.kind, at=round(event.time, 3), **place, **event.data)
+    with suppress(OSError):
+        log.record(event.kind, at=round(event.time, 3), **place, **event.data)
+
+
+def call_off(readers: Sequence[NodeReader], plan: Plan) -> None:
+    """Stop every node when we cannot go on ourselves."""
+    for reader in readers:
+        reader.order({"op": "stop", "grace_s": plan.failure_grace_s, "reason": "the launcher broke"})
 
 
 def first_words(decider: Decider, attempt: Attempt, plan: Plan) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import __version__
-from orchestrator.errors import UsageError
+from orchestrator.errors import AortaError, UsageError
 from orchestrator.output.plan_text import plan_document
 from orchestrator.output.verdict_text import verdict_document
 from orchestrator.plan.paths import ExperimentPaths, launches_folder
@@ -145,11 +145,12 @@ class Record:
         """Note the plan, secrets masked."""
         self.write(state="running", plan=plan_document(plan))
 
-    def fail(self, why: str) -> None:
-        """Note that nothing was started, or that it ended before there was a verdict."""
+    def fail(self, error: BaseException) -> None:
+        """Note that nothing was started; after a bug of ours something may be alive, and kill has to find it."""
+        known = isinstance(error, AortaError | KeyboardInterrupt)
         self.time("ended")
-        self.write(state="not started", error=why)
-        end_entry(self._entry, live=False)
+        self.write(state="not started" if known else "unknown", error=str(error) or type(error).__name__)
+        end_entry(self._entry, live=not known)
 
     def end(self, verdict: Verdict) -> None:
         """Note the verdict; the run is no longer live unless something of it may be."""

@@ -81,7 +81,7 @@ def run_on(ground: Ground, talk: Talk, signals: Signals, undo: ExitStack, enviro
         plan, outcome = try_starts(attempt, plan, workdirs, record)
         printer.close()
     except BaseException as error:
-        record.fail(str(error) or type(error).__name__)
+        record.fail(error)
         raise
     return finish(ground, plan, outcome.verdict, record, log, talk)
 

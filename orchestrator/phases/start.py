@@ -49,7 +49,7 @@ def start_supervisors(links: Sequence[Link], plan: Plan, config_text: str | None
         return fan_out(start, plan.nodes, width)
     except BaseException:
         # Closing its channel before "go" tells a node that the start was called off.
-        for channel in opened.values():
+        for channel in list(opened.values()):
             channel.close()
         raise
 

@@ -170,6 +170,7 @@ def test_kill_after_the_launcher_was_killed_and_its_ranks_stand_still(nodes3: Cl
     assert scene.verb("kill").exit_code == 2
 
 
+@pytest.mark.long
 def test_a_hangup_of_the_launchers_terminal_leaves_the_run_alone(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2])
     scene.write("sleep.py", SLEEP)

@@ -39,7 +39,9 @@ def run_case(case: dict[str, Any]) -> list[Finding]:
     base = read_json(DATA / case["base"])
     nodes, facts = [], []
     for node_rank, given in enumerate(case["nodes"]):
-        line = {key: tuple(value) if isinstance(value, list) else value for key, value in given.get("line", {}).items()}
+        line: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in given.get("line", {}).items()
+        }
         nodes.append(Node(name="abcdefgh"[node_rank], host=f"10.0.0.{node_rank + 1}", **line))
         facts.append(build_facts(node_rank, base, given))
     return run_checks(nodes, facts, Settings(**case.get("settings", {})))

@@ -96,12 +96,13 @@ def test_what_has_its_place_is_no_fault(tmp_path: Path, name: str, line: str) ->
     assert faults_of(tmp_path, name, line + "\n") == []
 
 
-def test_long_files_and_functions_are_faults(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "lines", "most"), [("scripts/a.py", 300, 50), ("tests/a.py", 400, 80)])
+def test_long_files_and_functions_are_faults(tmp_path: Path, name: str, lines: int, most: int) -> None:
     body = "    x = 1\n"
-    assert faults_of(tmp_path, "scripts/a.py", "def short():\n" + body * 48) == []
-    assert "long has 50 lines" in faults_of(tmp_path, "scripts/a.py", "def long():\n" + body * 49)[0]
-    assert faults_of(tmp_path, "tests/a.py", "x = 1\n" * 299) == []
-    assert "300 lines in one file" in faults_of(tmp_path, "tests/a.py", "x = 1\n" * 300)[0]
+    assert faults_of(tmp_path, name, "def short():\n" + body * (most - 2)) == []
+    assert f"long has {most} lines" in faults_of(tmp_path, name, "def long():\n" + body * (most - 1))[0]
+    assert faults_of(tmp_path, name, "x = 1\n" * (lines - 1)) == []
+    assert f"{lines} lines in one file" in faults_of(tmp_path, name, "x = 1\n" * lines)[0]
 
 
 def test_the_program_prints_each_fault_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

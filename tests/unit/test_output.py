@@ -6,12 +6,15 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
+import pytest
+from rich.console import Console, RenderableType
 
+from orchestrator.output.checks_table import ChecksTable, fold_found
 from orchestrator.output.checks_text import checks_document, is_ready, render_checks
 from orchestrator.output.console import Talk, build_console, wants_color
 from orchestrator.output.kill_text import kill_document, kill_exit, render_kill
@@ -85,14 +88,15 @@ def make_plan(count: int = 2) -> Plan:
 def test_a_plan_shows_every_node_with_its_ranks() -> None:
     text = page(render_plan(make_plan()))
     assert "16 ranks on 2 nodes · rendezvous at 10.0.0.1 port 29500" in text
-    assert re.search(r"1 +node-1 +8-15 +8 +10\.0\.0\.2 +eth1 +/opt/venv/bin/python", text)
+    assert "on every node: interface eth1 · python /opt/venv/bin/python" in text
+    assert re.search(r"1 node-1 +8-15 +10\.0\.0\.2", text)
 
 
 def test_the_environment_shows_origins_and_no_secret() -> None:
     text = page(render_environment(make_plan()))
-    assert re.search(r"GREETING +\[bold\]\$HOME ž +all +--env", text)
-    assert re.search(r"API_TOKEN +••• +all +--env-file \.env", text)
-    assert re.search(r"AORTA_NODE_RANK +1 +node-1 +aorta-launch", text)
+    assert re.search(r"GREETING +--env +all +\[bold\]\$HOME ž\n", text)
+    assert re.search(r"API_TOKEN +--env-file \.env +all +•••", text)
+    assert re.search(r"AORTA_NODE_RANK +aorta-launch +node-1 +1\n", text)
     assert "hunter2" not in text
 
 
@@ -117,7 +121,7 @@ def test_the_commands_start_what_the_plan_says(tmp_path: Path) -> None:
 
 def findings_of(count: int) -> tuple[list[Node], list[Finding]]:
     nodes = [Node(name=f"node{rank:02d}", host="h") for rank in range(count)]
-    findings = [Finding(check="ssh", status="ok", node_rank=rank) for rank in range(count)]
+    findings = [Finding(check="ssh", status="ok", node_rank=rank, detail=f"{12 + rank}.0 ms") for rank in range(count)]
     findings += [
         Finding(check="torch", status="fail", node_rank=rank, detail="no torch [x]", remedy="install torch")
         for rank in (1, 2)
@@ -126,22 +130,59 @@ def findings_of(count: int) -> tuple[list[Node], list[Finding]]:
     return nodes, findings
 
 
-def test_a_check_is_a_table_with_each_problem_told_once() -> None:
-    text = page(render_checks(*findings_of(3)))
-    assert re.search(r"node +ssh +torch +address", text)
-    assert re.search(r"0 node00 +ok\n", text)
-    assert re.search(r"1 node01 +ok +FAIL", text)
-    assert re.search(r"together +warn", text)
-    assert "FAIL torch · node[01-02] · no torch [x]\n     install torch\nwarn address · together · slow" in text
-    assert text.endswith("NOT READY · 3 nodes · 2 fail · 1 warn")
+def test_a_check_is_one_row_with_a_column_for_each_node() -> None:
+    assert page(render_checks(*findings_of(3))).splitlines() == [
+        "check    0 node00  1 node01  2 node02  found",
+        "ssh      ok        ok        ok        12.0…14.0 ms",
+        "torch              FAIL      FAIL",
+        "address  warn",
+        "",
+        "FAIL torch · nodes node[01-02] · no torch [x]",
+        "  → install torch",
+        "warn address · slow",
+        "  → look",
+        "",
+        "NOT READY · 3 nodes · 3 checks: 1 ok, 1 warn, 1 fail",
+    ]
 
 
-def test_of_many_nodes_only_those_with_problems_get_a_row() -> None:
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 200])
+def test_the_table_fits_the_terminal(count: int, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(ChecksTable(*findings_of(count), every=True))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 4
+    assert all(len(line) <= width for line in lines)
+
+
+def test_of_many_nodes_the_good_are_counted_and_the_bad_named() -> None:
     text = page(render_checks(*findings_of(200)))
-    assert "node01" in text
-    assert "node00" not in text
-    assert "198 of 200 nodes have no problem" in text
+    assert re.search(r"^check +200 nodes +found$", text, re.MULTILINE)
+    assert re.search(r"^ssh +ok \N{MULTIPLICATION SIGN}200 +12\.0…211\.0 ms$", text, re.MULTILINE)
+    assert re.search(r"^torch +FAIL 1-2$", text, re.MULTILINE)
     assert len(text.splitlines()) < 20
+
+
+def test_what_applies_to_no_node_has_a_row_only_when_asked_for() -> None:
+    nodes = [Node(name="a", host="a"), Node(name="b", host="b")]
+    findings = [Finding(check="gpu-free", status="skip", node_rank=rank, detail="no GPU") for rank in (0, 1)]
+    findings.append(Finding(check="disk", status="ok", node_rank=0))
+    assert "gpu-free" not in page(render_checks(nodes, findings))
+    assert page(render_checks(nodes, findings)).endswith("2 checks: 1 ok, 1 skipped (-v shows them)")
+    every = page(render_checks(nodes, findings, every=True))
+    assert "skip gpu-free · all 2 nodes · no GPU" in every
+    assert "READY · 2 nodes · 2 checks: 1 ok, 1 skipped" in every
+
+
+def test_numbers_within_names_and_versions_are_not_measured() -> None:
+    def found(*details: str) -> str:
+        return fold_found([Finding(check="x", status="ok", node_rank=0, detail=detail) for detail in details])
+
+    assert found("torch 2.13.0+cpu", "torch 2.13.0+cpu") == "torch 2.13.0+cpu"
+    assert found("node1 is 10.0.0.1", "node2 is 10.0.0.2") == ""
+    assert found("-0.5 s ± 0.1 s", "+0.2 s ± 0.3 s") == "-0.5…+0.2 s ± 0.1…0.3 s"
+    assert found("8 GPUs", "") == ""
 
 
 def test_a_nodes_words_cannot_steer_the_terminal() -> None:
@@ -155,7 +196,7 @@ def test_a_long_remedy_is_neither_cut_nor_broken() -> None:
     remedy = "pip install " + "torch " * 60
     findings = [Finding(check="x", status="fail", node_rank=0, detail="d" * 300, remedy=remedy)]
     text = page(render_checks([Node(name="a", host="a")], findings))
-    assert f"· {'d' * 300}\n     {remedy.strip()}\n" in text
+    assert f"· {'d' * 300}\n  → {remedy.strip()}\n" in text
 
 
 def test_ready_means_that_nothing_fails() -> None:
@@ -163,7 +204,7 @@ def test_ready_means_that_nothing_fails() -> None:
     assert not is_ready(findings)
     good = [finding for finding in findings if finding.status != "fail"]
     assert is_ready(good)
-    assert "\nREADY · 3 nodes · 1 warn" in page(render_checks(nodes, good))
+    assert "\nREADY · 3 nodes · 2 checks: 1 ok, 1 warn" in page(render_checks(nodes, good))
     document = checks_document(nodes, findings)
     assert (document["schema"], document["ready"]) == (1, False)
     assert document["nodes"][1]["findings"][1] == {
@@ -233,6 +274,30 @@ def test_a_failure_is_one_page() -> None:
         "  experiment     experiments/r",
         "  to do          fix it",
     ]
+
+
+def test_a_run_that_was_stopped_names_no_culprit() -> None:
+    verdict = Verdict(state="killed", exit_code=130, cause="stopped by Ctrl-C", stopped=(0, 1), duration_s=3)
+    assert page(render_verdict(verdict, make_plan(), "experiments/r")).splitlines() == [
+        "KILLED after 3.0s · stopped by Ctrl-C",
+        "  stopped        2 ranks",
+        "  experiment     experiments/r",
+    ]
+
+
+def test_a_place_in_the_pushed_code_is_named_as_the_project_knows_it() -> None:
+    first = replace(make_failure().first_failure, traceback="/home/u/my code/lib/a.py:3 in f")  # type: ignore[type-var]
+    text = page(render_verdict(replace(make_failure(), first_failure=first), make_plan(), "r"))
+    assert "  where          lib/a.py:3 in f\n" in text
+
+
+def test_of_many_nodes_a_launch_shows_the_first() -> None:
+    assert len(page(render_plan(make_plan(64), every=False)).splitlines()) == 15
+    assert "and 56 more nodes" in page(render_plan(make_plan(64), every=False))
+    assert "63 node-63" in page(render_plan(make_plan(64)))
+    shown = page(render_environment(make_plan(64)))
+    assert re.search(r"AORTA_NODE_RANK +aorta-launch +node-0, others have others +0\n", shown)
+    assert shown.count("AORTA_NODE_RANK") == 1
 
 
 def test_every_end_has_its_headline() -> None:
