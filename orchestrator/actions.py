@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from orchestrator.checks.catalogue import check_names_exist
 from orchestrator.environment import settings_env
 from orchestrator.errors import UsageError
 from orchestrator.nodelist import read_node_list, select_nodes
@@ -87,7 +88,8 @@ def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool) -> int:
 
 
 def read_nodes(settings: Settings) -> tuple[Node, ...]:
-    """Read the node list and take the nodes that are meant."""
+    """Read the node list and take the nodes that are meant; contact nobody yet."""
+    check_names_exist(settings.checks_skip, settings.origins["checks_skip"])
     return select_nodes(read_node_list(settings.nodes), settings.include, settings.exclude)
 
 

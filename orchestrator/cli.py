@@ -88,7 +88,7 @@ def kill(flags: dict[str, Any]) -> int:
     """Stop a run on all of its nodes and prove that nothing of it is left."""
     run, all_runs, yes = flags.pop("run"), bool(flags.pop("all")), bool(flags.pop("yes"))
     if run and all_runs:
-        raise UsageError(f"{run} and --all", "command line", "name one run, or --all")
+        raise UsageError(f"{run} and --all exclude each other", "command line", "name one run, or --all")
     settings = _build(flags)
     from orchestrator import actions
 
@@ -140,7 +140,7 @@ def _build(flags: dict[str, Any]) -> Settings:
 
     quiet, verbose = flags.pop("quiet"), flags.pop("verbose")
     if quiet and verbose:
-        raise UsageError("-q and -v", "command line", "choose one of them")
+        raise UsageError("-q and -v exclude each other", "command line", "choose one of them")
     flags["verbosity"] = -1 if quiet else verbose or None
     words = flags.pop("words", None) or ()
     return build_settings({key: value for key, value in flags.items() if value != []}, os.environ, words)

@@ -143,7 +143,7 @@ def _parse_ranks(raw: Any) -> str:
 def _parse_label(raw: Any) -> str:
     if isinstance(raw, str) and _LABEL.fullmatch(raw):
         return raw
-    raise ValueError("1 to 64 letters, digits, dots, dashes or underscores, not with a dot or dash in front")
+    raise ValueError("1 to 64 letters, digits, dots, dashes or underscores, the first no dot or dash")
 
 
 def _parse_color(raw: Any) -> str:

@@ -249,4 +249,14 @@ def _judge(name: str, raw: Any, where: str) -> Any:
     except ValidationError as error:
         cause = error.errors()[0].get("ctx", {}).get("error", error.errors()[0]["msg"])
         shown = "" if key in {"env", "flag_env"} else f", not {raw!r}"
-        raise ConfigError(f"{name}: expected {cause}{shown}", where=where) from None
+        # A flag or a variable is named by `where`; of a key in the config that is only the file and the line.
+        what = f"{name}: expected {cause}{shown}" if name.startswith("launch.") else f"expected {cause}{shown}"
+        raise ConfigError(what, where=where, remedy=_how_to_set(where)) from None
+
+
+def _how_to_set(where: str) -> str:
+    if where.startswith("flag "):
+        return "aorta-launch launch --help shows every flag"
+    if where.startswith("variable "):
+        return f"correct it, or unset {where.removeprefix('variable ')}"
+    return "config/launch.example.yaml shows every key of the launch: section"

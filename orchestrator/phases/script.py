@@ -32,9 +32,9 @@ def check_script(settings: Settings) -> None:
 
 def _remedy(path: Path) -> str:
     if not path.parent.is_dir():
-        return "the path of a script is relative to the project (--project)"
+        return "the path of a script is relative to the project (launch.project)"
     names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py"]
     near = get_close_matches(path.name, names, n=1)
     if near:
         return f"did you mean {near[0]}?"
-    return "the path of a script is relative to the project (--project)"
+    return "the path of a script is relative to the project (launch.project)"

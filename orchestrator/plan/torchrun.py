@@ -37,9 +37,9 @@ def place_script(script: str, project: str) -> str:
         inside = os.path.relpath(inside, os.path.abspath(project))  # noqa: PTH100 - Path has no pure form of it
     if inside == ".." or inside.startswith("../"):
         raise ConfigError(
-            f"{script} lies outside the project {project}",
-            "script",
-            "only code in the project is pushed: move it there, name another --project, or use --no-push with a path that every node has",
+            f"it lies outside the project {os.path.abspath(project)}",  # noqa: PTH100 - Path has no pure form of it
+            script,
+            "only code in the project is pushed: move it there, name another folder in launch.project, or use --no-push with a path that every node has",
         )
     return inside
 

@@ -90,10 +90,10 @@ def test_the_ranks_own_end_is_told(nodes3: Cluster, tmp_path: Path) -> None:
         # Side by side on the same nodes: runs do not disturb each other.
         launchers.append(scene.start("--label", f"run{number}", f"ends{number}.py"))
         launchers[-1].wait_for_text("rendezvous at", 60)
-    for launcher, (_, code, signal, cause) in zip(launchers, ENDINGS, strict=True):
+    for number, (launcher, (_, code, signal, cause)) in enumerate(zip(launchers, ENDINGS, strict=True)):
         done = launcher.wait(90)
         assert done.exit_code == 1, done
-        (root,) = (path for path in scene.runs() if path.name in done.stderr)
+        (root,) = (path for path in scene.runs() if path.name.startswith(f"run{number}_"))
         verdict = json.loads((root / "run.json").read_text())["verdict"]
         first = verdict["first_failure"]
         assert (first["rank"], first["node_rank"], first["exit_code"], first["signal"]) == (1, 1, code, signal)

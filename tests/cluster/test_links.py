@@ -57,7 +57,8 @@ def test_ctrl_c_while_a_node_is_silent_reaches_it_when_it_is_back(fresh_cluster:
     launcher.wait_for_text("the link is silent", 60)
     launcher.press_ctrl_c()
     launcher.wait_for_text("stopping every node", 10)
-    cluster.wait_process_table(1, scene.before[1], 10)
+    wait_for(lambda: not scene.pids(1, "sleep.py") and not scene.pids(1, "supervisor.py"), 10, "node 1 has stopped")
+    assert scene.pids(1, "sshd: "), "only the launcher's link is left there"
     cluster.link(2, "up")
     done = launcher.wait(60)
     assert done.exit_code == 130, done

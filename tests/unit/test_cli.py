@@ -116,7 +116,7 @@ def test_usage_errors(actions: Actions, capsys: pytest.CaptureFixture[str], argv
     assert main(argv.split()) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    first, second = shown.err.rstrip().splitlines() if "soon" not in argv else [*shown.err.splitlines(), "  → "]
+    first, second = shown.err.rstrip().splitlines()
     assert first.startswith("error: ")
     assert words in first
     assert second.startswith("  → ")

@@ -175,9 +175,12 @@ def make_python(place: Path, torch: str = "") -> str:
     return str(bin_folder / "python")
 
 
-def test_a_virtual_environment_in_the_working_directory_is_found_and_torch_not_imported(tmp_path: Path) -> None:
+def test_a_virtual_environment_in_the_working_directory_is_found_and_torch_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_python(tmp_path / ".venv")
     python = make_python(tmp_path / "venv", "2.9.0+cu128")
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     # A file of the working directory must not stand in for a module.
     (tmp_path / "json.py").write_text("raise RuntimeError\n")
     facts = probe_python.probe_python({"workdir": str(tmp_path)})
@@ -187,6 +190,8 @@ def test_a_virtual_environment_in_the_working_directory_is_found_and_torch_not_i
     assert facts["torchrun_flags"] == ["--signals-to-handle"]
     assert facts["nccl_metadata"] == "2.27.5"
     assert facts["torch_bytecode"] is True
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert probe_python.probe_python({"workdir": str(tmp_path)})["torch_bytecode"] is False
 
 
 def test_a_named_interpreter_counts_alone(tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.facts import Address, Facts
+from orchestrator.phases.addresses import Attempt, Place, build_candidates, judge_attempts
+from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
+from orchestrator.settings import Settings
+from orchestrator.transport.local import LocalLink
+from orchestrator.values import Node
+
+HEAD = Node(name="head", host="head.example")
+FACTS = Facts(
+    node_rank=0,
+    boot_id="b",
+    network_id="n",
+    ssh_server_address="10.0.0.1",
+    addresses=(
+        Address(interface="lo", address="127.0.0.1"),
+        Address(interface="docker0", address="172.17.0.1"),
+        Address(interface="eth0", address="fd00::1"),
+        Address(interface="eth0", address="fe80::1"),
+        Address(interface="eth0", address="10.0.0.1"),
+        Address(interface="usb0", address="169.254.1.1"),
+        Address(interface="ib0", address="192.168.9.1"),
+    ),
+)
+
+
+def candidates(facts: Facts = FACTS, *, one_machine: bool = False, **line: Any) -> tuple[str, ...]:
+    return build_candidates(replace(HEAD, **line), facts, {}, one_machine=one_machine)
+
+
+def test_the_address_that_ssh_came_to_is_first_and_decoys_are_left_out() -> None:
+    assert candidates() == ("10.0.0.1", "192.168.9.1", "fd00::1", "169.254.1.1")
+
+
+def test_a_numeric_host_is_next_also_behind_an_address_translation() -> None:
+    assert candidates(host="203.0.113.7")[:2] == ("10.0.0.1", "203.0.113.7")
+
+
+def test_an_address_of_the_list_leaves_no_choice() -> None:
+    assert candidates(addr="10.9.9.9") == ("10.9.9.9",)
+    head = replace(HEAD, addr="head-ib")
+    assert build_candidates(head, FACTS, {"head-ib": ["192.168.9.1"]}, one_machine=False) == ("192.168.9.1",)
+
+
+def test_an_interface_of_the_list_leaves_its_addresses() -> None:
+    assert candidates(iface="ib0") == ("192.168.9.1",)
+    assert candidates(iface="docker0") == ("172.17.0.1",)
+
+
+def test_loopback_only_where_there_is_no_other_machine() -> None:
+    assert candidates(replace(FACTS, ssh_server_address="127.0.0.2"))[0] != "127.0.0.2"
+    assert candidates(one_machine=True)[-1] == "127.0.0.1"
+
+
+def judge(*steps: str, **line: Any) -> list[Any]:
+    nodes = [replace(HEAD, name=name, host=name, **(line if name == "a" else {})) for name in "abc"[: len(steps)]]
+    attempts = [
+        {
+            "10.0.0.1": Attempt(
+                address="10.0.0.1", ok=not step, local="10.0.0.2", interface="eth0", step=step, detail="d"
+            )
+        }
+        for step in steps
+    ]
+    return judge_attempts(nodes, FACTS, attempts, "" if any(steps) else "10.0.0.1", 29400)
+
+
+@pytest.mark.parametrize(
+    ("step", "remedy"),
+    [
+        ("timeout", "ssh -t a 'sudo ufw allow 29400/tcp', then --master-port 29400"),
+        ("no route", "ssh b 'ip route get 10.0.0.1'"),
+        ("no such address", "correct addr= or iface= of b in the node list"),
+        ("refused", "add addr=ADDRESS of a in the node list"),
+        ("wrong answer", "add addr=ADDRESS of a in the node list"),
+    ],
+)
+def test_each_step_names_the_node_the_address_and_what_to_do(step: str, remedy: str) -> None:
+    head, other = judge("", step)
+    assert (head.status, head.node_rank) == ("ok", 0)
+    assert (other.status, other.node_rank) == ("fail", 1)
+    assert f"does not reach a at 10.0.0.1 port 29400: {step}" in other.detail
+    assert remedy in other.remedy
+
+
+def test_a_head_without_any_address_is_told() -> None:
+    (finding,) = judge_attempts([HEAD], FACTS, [{}], "", 29400)
+    assert (finding.status, finding.node_rank) == ("fail", 0)
+    assert "no address" in finding.detail
+
+
+def prove(*nodes: Node, **values: Any) -> Proof:
+    settings = Settings.model_validate(values)
+    links = [LocalLink(node) for node in nodes]
+    facts = [replace(FACTS, node_rank=rank, ssh_server_address="127.0.0.1") for rank in range(len(nodes))]
+    return prove_addresses(links, nodes, facts, settings)
+
+
+def node(name: str, **line: Any) -> Node:
+    return Node(name=name, host=name, local=True, **line)
+
+
+def test_the_port_is_held_while_the_store_of_the_run_may_take_it() -> None:
+    proof = prove(node("a"), node("b"))
+    assert (proof.master_addr, proof.places) == ("127.0.0.1", (Place("127.0.0.1", "lo"), Place("127.0.0.1", "lo")))
+    assert proof.hold is not None
+    with closing(proof.hold):
+        socket.create_connection((proof.master_addr, proof.master_port), 2).close()
+        proof.hold.release()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((proof.master_addr, proof.master_port), 2)
+        with socket.socket() as thief, pytest.raises(OSError, match="in use"):
+            thief.bind(("127.0.0.1", proof.master_port))
+        # torch's store binds with SO_REUSEADDR.
+        with socket.socket() as store:
+            store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            store.bind(("127.0.0.1", proof.master_port))
+            store.listen()
+            socket.create_connection((proof.master_addr, proof.master_port), 2).close()
+
+
+def test_a_port_that_is_taken_names_its_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        proof = prove(node("a"), master_port=port)
+    (finding,) = proof.findings
+    assert (proof.hold, proof.master_addr, finding.check) == (None, "", "master-port")
+    assert f"port {port} is taken by pid " in finding.detail
+    assert "pytest" in finding.detail
+    assert f"leave out --master-port {port}" in finding.remedy
+
+
+def test_an_address_of_the_list_that_the_head_does_not_have() -> None:
+    proof = prove(node("a", addr="127.9.9.9", iface="lo"), node("b", addr="10.255.1.1"))
+    assert proof.hold is None
+    (bad,) = [finding for finding in proof.findings if finding.status == "fail"]
+    assert bad.node_rank == 1
+    assert "no such address" in bad.detail
+
+
+def test_every_probed_link_learns_the_python_of_our_programs() -> None:
+    link = LocalLink(node("a", python="/no/such/python"))
+    (facts,) = probe_nodes([link], Settings.model_validate({}))
+    assert link.pythons == (facts.control_python,)
+    assert facts.python == ""
+    assert abs(facts.clock_offset_s or 9) <= (facts.clock_error_s or 0) + 0.001
