@@ -41,6 +41,9 @@ def build_row(name: str, exit_code: int, said: str, hide: Mapping[str, str]) -> 
         said = said.replace(text, hide[text])
     said = re.sub(r"SHA256:[A-Za-z0-9+/]{43}", "SHA256:FINGERPRINT", said)
     said = re.sub(r"\bport \d{4,5}\b|(?<=--master-port )\d+|(?<=allow )\d+(?=/tcp)", _hide_port, said)
+    said = re.sub(r"\bpid \d+", "pid PID", said)
+    said = re.sub(r"(http.server) \d+", r"\1 PORT", said)
+    said = re.sub(r"(sport = :)\d+", r"\1PORT", said)
     messages: list[str] = []
     remedies: list[str] = []
     for line in said.splitlines():

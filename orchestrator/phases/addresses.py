@@ -261,7 +261,8 @@ def judge_attempts(
         others = "; ".join(
             f"{other.address}: {other.step}" for other in tries.values() if not other.ok and other is not attempt
         )
-        detail = f"does not reach {nodes[0].name} at {shown} port {port}: {attempt.step}, {attempt.detail}"
+        there = shown if shown == nodes[0].name else f"{nodes[0].name} at {shown}"
+        detail = f"does not reach {there} port {port}: {attempt.step}, {attempt.detail}"
         findings.append(
             Finding(
                 check=CHECK,

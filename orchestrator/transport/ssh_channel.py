@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import paramiko
 
@@ -110,7 +110,7 @@ class SshChannel:
                     self._raise_if_lost()
                     if may_end:
                         return
-                    raise LinkLostError(what=f"the program on the node is gone ({reason})", where=self._where)
+                    self._raise_gone(reason)
                 view = view[sent:]
 
     def _drain_stderr(self) -> None:
@@ -129,6 +129,19 @@ class SshChannel:
 
     def _moment(self) -> str:
         return "" if self._frames.started else " before our program started"
+
+    def _raise_gone(self, reason: str) -> NoReturn:
+        if not self._frames.started:
+            # Whatever ran in place of our program has left its reason behind.
+            while data := self._channel.recv(CHUNK):
+                self._frames.feed(data)
+            self._drain_stderr()
+            self._judge_end()
+        raise LinkLostError(
+            what=f"the program on the node is gone ({reason})",
+            where=self._where,
+            remedy="was it killed there (out of memory, or by somebody)? look into the node's log: journalctl -k",
+        )
 
     def _judge_end(self) -> None:
         """Tell the end of a program from the end of the link, and from a program that never began."""
