@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from cluster import Cluster, start_cluster, wait_for, why_no_namespaces
+from ways import breakable, broken_cluster, way
+
+__all__ = ["breakable", "broken_cluster", "way"]
 
 HERE = Path(__file__).parent
 FreshCluster = Callable[..., Cluster]
