@@ -6,12 +6,14 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from orchestrator.errors import PushError
 from orchestrator.node.tree_rows import to_bytes
 from orchestrator.transport import Link, RsyncTarget
+from orchestrator.transport import quiet as quiet_file
 
 SILENCE_S = 120
 """rsync gives up when nothing moves for so long."""
@@ -79,7 +81,8 @@ def run_rsync(target: RsyncTarget, words: Sequence[str], places: Sequence[str], 
     # The names of the places go through no shell on the other side.
     argv = ["rsync", "--protect-args", f"--timeout={SILENCE_S}", *words]
     if target.shell:
-        argv += ["-e", shlex.join(target.shell)]
+        quiet = [sys.executable, "-I", "-S", quiet_file.__file__, str(len(target.shell))]
+        argv += ["-e", shlex.join([*quiet, *target.shell])]
     env = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
     env |= {**(target.path_env or {}), "LC_ALL": "C"}
     try:

@@ -115,15 +115,12 @@ def test_login_shells_with_a_noisy_start_do_no_harm(fresh_cluster: FreshCluster,
     scene.write("tell.py", TELL)
     check_vectors(scene, NASTY, NASTY, len(shells))
 
-    # On stdout rsync cannot bear it, and that is told with its remedy; our own programs can.
+    # A greeting on stdout would end every rsync: ours is dropped before the stream begins, both ways.
     (cluster.home(1) / ".bashrc").write_text(NOISE)
+    scene.write("new.py", "")
     loud = scene.launch("tell.py", "a  b")
     assert loud.exit_code == 0, loud
+    assert "did not come" not in loud.stderr
+    assert (cluster.home(1) / ".aorta/code" / scene.project.name / "new.py").exists()
     assert json.loads((scene.runs()[-1] / "run.json").read_text())["state"] == "succeeded"
-    assert f"{cluster.address(1)}: its outputs did not come" in loud.stderr
-    scene.write("new.py", "")
-    stopped = scene.launch("tell.py")
-    assert stopped.exit_code == 3, stopped
-    assert f"{cluster.address(1)}: the login shell of the node prints" in stopped.stderr
-    assert "guard what .bashrc" in stopped.stderr
     scene.wait_empty(10)
