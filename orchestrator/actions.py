@@ -76,7 +76,7 @@ def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool) -> int:
         confirm(chosen)
     code = Exit.DONE
     for known in chosen:
-        talk.say(f"stopping {known.run_id} on {len(known.nodes)} nodes, {settings.grace_s:g} s grace")
+        talk.say(f"stopping {known.run_id} on {count(len(known.nodes), 'node')}, {settings.grace_s:g} s grace")
         reports = stop_run(known.nodes, kill_settings(settings, known), known.run_id)
         talk.show(render_kill(reports))
         if settings.json_output:

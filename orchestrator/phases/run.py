@@ -6,7 +6,7 @@ import secrets
 import shutil
 import string
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -83,7 +83,7 @@ def run_on(ground: Ground, talk: Talk, signals: Signals, undo: ExitStack, enviro
     except BaseException as error:
         record.fail(error)
         raise
-    return finish(ground, plan, outcome.verdict, record, log, talk)
+    return finish(ground, plan, outcome.verdict, record, log, talk, signals)
 
 
 def bring_code(ground: Ground, record: Record, talk: Talk, run_id: str) -> Sequence[str]:
@@ -134,6 +134,7 @@ def try_starts(attempt: Attempt, plan: Plan, workdirs: Sequence[str], record: Re
         attempt.talk.warn(
             f"port {plan.master_port} was taken before torchrun could use it; starting again with another"
         )
+        attempt.signals.release()
         ground = prove_again(ground)
         attempt = replace(attempt, ground=ground)
     raise AssertionError
@@ -150,14 +151,18 @@ def prove_again(ground: Ground) -> Ground:
     return replace(ground, proof=proof)
 
 
-def finish(ground: Ground, plan: Plan, verdict: Verdict, record: Record, log: EventLog, talk: Talk) -> int:
+def finish(
+    ground: Ground, plan: Plan, verdict: Verdict, record: Record, log: EventLog, talk: Talk, signals: Signals
+) -> int:
     """Say the verdict, bring home what the ranks wrote, and close the record."""
     if "address already in use" in verdict.cause.lower() and ground.settings.master_port is not None:
         verdict = replace(verdict, remedy=f"leave out --master-port {plan.master_port}: a free port is found")
     talk.say("")
     talk.say(render_verdict(verdict, plan, shorten_path(record.paths.root, Path.cwd())))
-    log.record("verdict", **verdict_document(verdict)["verdict"])
+    with suppress(OSError):
+        log.record("verdict", **verdict_document(verdict)["verdict"])
     record.end(verdict)
+    signals.release()
     try:
         with talk.waiting("collecting the outputs"):
             errors = collect_outputs(ground.links, plan, record.paths, ground.settings)

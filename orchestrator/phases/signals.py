@@ -36,12 +36,19 @@ class Signals:
 
     @contextmanager
     def as_events(self, events: queue.SimpleQueue[Event]) -> Iterator[None]:
-        """Turn signals into events for the time of a block."""
+        """Turn signals into events for the time of a block; after it they are dropped until `release`.
+
+        What has run has to be judged and recorded, whatever key is pressed in that moment.
+        """
         self._events = events
         try:
             yield
         finally:
-            self._events = None
+            self._events = queue.SimpleQueue()
+
+    def release(self) -> None:
+        """Let signals be exceptions again."""
+        self._events = None
 
 
 @contextmanager
