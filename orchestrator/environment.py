@@ -151,7 +151,12 @@ def _drop_earlier(values: Iterable[EnvValue]) -> list[EnvValue]:
     return list(last.values())
 
 
+def is_secret_name(name: str) -> bool:
+    """Tell a variable whose value no screen and no record shows, whoever set it."""
+    return any(fnmatchcase(name.upper(), glob) for glob in SECRET_NAMES)
+
+
 def _mark_secret(value: EnvValue) -> EnvValue:
-    if value.secret or not any(fnmatchcase(value.name.upper(), glob) for glob in SECRET_NAMES):
+    if value.secret or not is_secret_name(value.name):
         return value
     return EnvValue(name=value.name, value=value.value, origin=value.origin, secret=True)

@@ -185,6 +185,8 @@ class Verdict:
     duration_s: float = 0.0
     survivors: tuple[tuple[str, int, str], ...] = ()
     """node, pid, command: what outlived the stop."""
+    unasked: tuple[str, ...] = ()
+    """Nodes that could not be asked at the end; what is left there is not known."""
     family: str = ""
     """The class of the cause."""
     rule: str = ""

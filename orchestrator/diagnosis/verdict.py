@@ -33,7 +33,16 @@ def build_verdict(history: History, texts: Texts, ended: float) -> Verdict:
         for node_rank, final in sorted(history.finals.items())
         for process in final.get("survivors", [])
     )
-    verdict = replace(_judge(history, texts), duration_s=max(0.0, ended - history.started), survivors=survivors)
+    unasked = tuple(history.plan.nodes[node_rank].node.name for node_rank in sorted(history.lost))
+    verdict = replace(
+        _judge(history, texts),
+        duration_s=max(0.0, ended - history.started),
+        survivors=survivors,
+        unasked=unasked,
+    )
+    if unasked and not verdict.remedy:
+        kill = f"aorta-launch kill {history.plan.run_id}"
+        verdict = replace(verdict, remedy=f"{', '.join(unasked)} could not be asked; once it answers again: {kill}")
     if survivors and verdict.exit_code != Exit.NODE_LOST:
         return replace(
             verdict,

@@ -13,6 +13,8 @@ from orchestrator.node.processes import Process
 
 UNKILLABLE_AFTER_S = 10.0
 """A process that outlives KILL for so long hangs in the kernel (state D); waiting longer changes nothing."""
+OVERDUE_S = 2 * UNKILLABLE_AFTER_S + 5.0
+"""Beyond the grace: a supervisor that has not ended by then hangs, and is ended like the rest."""
 TWICE = 2
 """Empty once may be the moment between a fork and its child's first look."""
 Find = Callable[[], "list[Process]"]
@@ -67,6 +69,14 @@ def of_run(run_id: str, node_rank: int | None, recorded: list[list[int]], spare:
         return [process for process in found.values() if process.pid not in spare]
 
     return find
+
+
+def end_supervisor(supervisor: Process) -> tuple[int, list[Process]]:
+    """End a supervisor that hangs and all below it; give how many were killed and who survived."""
+    # Its tree first: once it is gone, nothing tells whose they were.
+    killed, survivors = kill_until_empty(below(supervisor.pid))
+    processes.send_signal(supervisor, signal.SIGKILL)
+    return killed + 1, survivors
 
 
 def sweep(run_id: str, node_rank: int | None, recorded: list[list[int]], grace_s: float) -> dict[str, Any]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import time
 from typing import Any
 
 from orchestrator.node import ending, processes, runfolder
 from orchestrator.node.wire import Wire
-
-ANSWER_S = 15.0
-"""Beyond the grace: a supervisor that does not end by then is stopped itself and is ended like the rest."""
 
 
 def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
@@ -26,14 +22,16 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
         folders = [folder for folder in folders if os.path.basename(folder) == str(node_rank)]
     total: dict[str, Any] = {"found": bool(folders), "stopped": 0, "killed": 0, "survivors": []}
     recorded: list[list[int]] = []
+    left_s = grace_s
     for folder in folders:
         status = runfolder.read_status(folder) or {}
         recorded += status.get("tree", [])
         if runfolder.supervisor_of(status) is not None:
             add(total, through_supervisor(folder, grace_s))
+            left_s = 0.0  # what outlived that has had its grace
         # What it did not get to know of since its last record stands in the new one.
         recorded += (runfolder.read_status(folder) or {}).get("tree", [])
-    left = ending.sweep(run_id, node_rank, recorded, grace_s)
+    left = ending.sweep(run_id, node_rank, recorded, left_s)
     total["found"] = total["found"] or left["stopped"] > 0
     add(total, left)
     wire.send(total)
@@ -50,16 +48,17 @@ def through_supervisor(folder: str, grace_s: float) -> dict[str, Any]:
     """Let the supervisor stop its own tree and wait for its last word."""
     status = runfolder.read_status(folder) or {}
     stopped = len([1 for pid, ticks in status.get("tree", []) if processes.alive(pid, ticks)])
-    final = ask(folder, {"op": "stop", "grace_s": grace_s, "reason": "kill"}, grace_s + ANSWER_S)
+    supervisor = runfolder.supervisor_of(status)
+    final = None
+    if supervisor is not None and supervisor.state not in "Tt":  # one that was suspended answers nobody
+        final = ask(folder, {"op": "stop", "grace_s": grace_s, "reason": "kill"}, grace_s + ending.OVERDUE_S)
     if final is not None:
         return {"stopped": stopped, "killed": final["killed"], "survivors": final["survivors"]}
     supervisor = runfolder.supervisor_of(status)
     if supervisor is None:
         return {"stopped": stopped, "killed": 0, "survivors": []}
-    # It hangs or was stopped by a signal. Take its tree first: once it is gone, nothing tells whose they were.
-    killed, survivors = ending.kill_until_empty(ending.below(supervisor.pid))
-    processes.send_signal(supervisor, signal.SIGKILL)
-    return {"stopped": stopped, "killed": killed + 1, "survivors": ending.describe(survivors)}
+    killed, survivors = ending.end_supervisor(supervisor)
+    return {"stopped": stopped, "killed": killed, "survivors": ending.describe(survivors)}
 
 
 def ask(folder: str, order: dict[str, Any], limit_s: float) -> dict[str, Any] | None:

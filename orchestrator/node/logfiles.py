@@ -17,6 +17,7 @@ class LogFiles:
         self.prefix = f"{run_id}.a{attempt}_"
         self.offsets = dict(offsets)
         self._paths: dict[str, str] = {}
+        self._first = 0
         self._errors: dict[str, tuple[float, int]] = {}
         for stream in ("out", "err"):
             self._paths[f"agent.{stream}"] = os.path.join(folder, f"agent.{stream}")
@@ -36,7 +37,10 @@ class LogFiles:
 
     def chunks(self, limit: int) -> Iterator[tuple[str, int, bytes]]:
         """Give what is new as (name, offset, bytes), a fair share of each file, about `limit` bytes in all."""
-        for name, path in sorted(self._paths.items()):
+        paths = sorted(self._paths.items())
+        # Each time another file begins, or two ranks that write without end would silence all others.
+        self._first = (self._first + 1) % len(paths)
+        for name, path in paths[self._first :] + paths[: self._first]:
             if limit <= 0:
                 return
             if name.endswith(".json"):

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+SYS_PIDFD_SEND_SIGNAL = 424
+SYS_PIDFD_OPEN = 434
+"""The same on every machine; a Python that was built against old kernel headers (conda's) lacks both functions."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -140,18 +143,44 @@ def marked(run_id: str, node_rank: int | None = None) -> list[Process]:
     return found
 
 
+def open_handle(pid: int) -> int:
+    """Open a pidfd: readable once the process has ended, and never another process.
+
+    Raises:
+        OSError: there is no such process, or the kernel is older than 5.3.
+    """
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    return _system_call(SYS_PIDFD_OPEN, pid, 0)
+
+
+def signal_handle(handle: int, number: int) -> None:
+    """Signal the process behind a pidfd."""
+    if hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(handle, number)
+    else:
+        _system_call(SYS_PIDFD_SEND_SIGNAL, handle, number, None, 0)
+
+
+def _system_call(number: int, *words: int | None) -> int:
+    result = int(_LIBC.syscall(number, *words))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
 def send_signal(process: Process, number: int) -> bool:
     """Signal that very process and no other that took its pid; tell whether it was there."""
     try:
-        handle = os.pidfd_open(process.pid)
-    except (OSError, AttributeError):
+        handle = open_handle(process.pid)
+    except OSError:
         return _send_without_handle(process, number)
     try:
         # The handle pins the process: if its start time is right now, it cannot become another one.
         now = read_process(process.pid)
         if now is None or now.ticks != process.ticks:
             return False
-        signal.pidfd_send_signal(handle, number)
+        signal_handle(handle, number)
     except OSError:
         return False
     finally:

@@ -7,13 +7,14 @@ the logs still come, and a stop order still ends the run.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import socket
 import time
 from typing import Any
 
-from orchestrator.node import ending, processes, runfolder
+from orchestrator.node import ending, runfolder
 from orchestrator.node.logfiles import LogFiles
 from orchestrator.node.wire import Wire, frame
 
@@ -42,6 +43,8 @@ class Pump:
         self.final = False
         self.gone = False
         self.stdin_open = True
+        self.stop_by = math.inf
+        """A supervisor that was told to stop and has not ended by then hangs."""
         self.next_look = self.next_beat = 0.0
         self.busy = False
         os.set_blocking(wire.out, False)
@@ -133,14 +136,27 @@ class Pump:
             except OSError:
                 self.lost()
             else:
+                if order["op"] == "stop":
+                    overdue = time.monotonic() + float(order.get("grace_s", 0)) + ending.OVERDUE_S
+                    self.stop_by = min(self.stop_by, overdue)
                 return
         if order["op"] == "stop" and not self.final:
             self.sweep(float(order.get("grace_s", 0)), str(order.get("reason", "")))
 
+    def take_over(self) -> None:
+        """End a supervisor that hangs, and the run with it."""
+        self.stop_by = math.inf
+        supervisor = runfolder.supervisor_of(runfolder.read_status(self.folder) or {})
+        if supervisor is not None:
+            ending.end_supervisor(supervisor)
+        self.sweep(0.0, "its supervisor hung")
+
     def sweep(self, grace_s: float, reason: str) -> None:
         """End a run whose supervisor was killed."""
         status = runfolder.read_status(self.folder) or {}
-        result = ending.sweep(self.run_id, status.get("node_rank"), status.get("tree", []), grace_s)
+        # Numbers of an earlier boot may be anybody's by now.
+        recorded = status.get("tree", []) if runfolder.is_of_this_boot(status) else []
+        result = ending.sweep(self.run_id, status.get("node_rank"), recorded, grace_s)
         self.final = True
         self.send({"t": "event", "ev": "final", "time": time.time(), "state": "stopped", "reason": reason, **result})
 
@@ -156,6 +172,8 @@ class Pump:
                 self.look()
                 self.next_look = now + (0.0 if self.busy else POLL_S)
                 drained = drained + 1 if self.final and not self.busy else 0
+            if now >= self.stop_by and not self.final:
+                self.take_over()
             if now >= self.next_beat:
                 self.send({"t": "beat"})
                 self.next_beat = now + BEAT_S
@@ -208,6 +226,6 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
     if status is None:
         wire.send({"error": f"no run in {request['run_folder']}", "remedy": "it ran on another node, or was pruned"})
         return
-    if (status.get("supervisor") or {}).get("boot_id") != processes.boot_id():
+    if not runfolder.is_of_this_boot(status):
         wire.send({"t": "event", "ev": "rebooted", "time": time.time()})
     Pump(request, wire).run()

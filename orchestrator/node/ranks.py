@@ -44,7 +44,7 @@ class RankWatch:
             "world_size": int(environ.get(b"WORLD_SIZE", b"-1")),
         }
         try:
-            handle = os.pidfd_open(process.pid)
+            handle = processes.open_handle(process.pid)
         except OSError:
             return None
         self.handles[handle] = rank

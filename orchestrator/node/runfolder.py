@@ -44,11 +44,16 @@ def read_status(path: str) -> dict[str, Any] | None:
     return status
 
 
+def is_of_this_boot(status: dict[str, Any]) -> bool:
+    """Tell whether a status file was written on this machine and since this boot."""
+    return bool((status.get("supervisor") or {}).get("boot_id") == processes.boot_id())
+
+
 def supervisor_of(status: dict[str, Any]) -> processes.Process | None:
     """Give the supervisor of a status file if it lives, on this machine and since this boot."""
-    who = status.get("supervisor") or {}
-    if who.get("boot_id") != processes.boot_id():
+    if not is_of_this_boot(status):
         return None
+    who = status["supervisor"]
     process = processes.read_process(int(who.get("pid", 0)))
     if process is None or process.ticks != who.get("ticks") or process.state in "ZX":
         return None
@@ -68,4 +73,4 @@ def folders_of(run_id: str, home: str) -> list[str]:
 
 def _stands_here(folder: str) -> bool:
     status = read_status(folder)
-    return status is not None and (status.get("supervisor") or {}).get("boot_id") == processes.boot_id()
+    return status is not None and is_of_this_boot(status)

@@ -46,6 +46,7 @@ class Supervisor:
         self.reason = ""
         self.deadline: float | None = None
         self.stop_time: float | None = None
+        self.clearing = False  # the agent has failed: what ends from now on ends because of us
         self.tree: list[list[int]] = []
         self.next_scan = self.next_record = 0.0
         self.born = time.monotonic()
@@ -90,7 +91,7 @@ class Supervisor:
             self.tell({"ev": "agent_exit", "code": 127, "signal": None, "error": why})
             self.finish("failed", f"the agent did not start: {why}")
             return
-        self.agent_handle = os.pidfd_open(self.agent.pid)
+        self.agent_handle = processes.open_handle(self.agent.pid)
         self.state = "running"
         self.tell({"ev": "agent", "pid": self.agent.pid})
 
@@ -117,6 +118,7 @@ class Supervisor:
             # A killed agent leaves its ranks running: they are no uploaders, and nobody waits for them.
             self.deadline = now + (LINGER_S if code == 0 else TAIL_S)
             if code != 0:
+                self.clearing = True
                 self.signal_tree(signal.SIGTERM)
         else:
             self.signal_tree(signal.SIGTERM)
@@ -131,7 +133,7 @@ class Supervisor:
             poll.register(handle, select.POLLIN)
         for handle, _ in poll.poll(0):
             event = self.ranks.ended(handle)
-            self.tell({**event, "after_stop": self.stop_time is not None})
+            self.tell({**event, "after_stop": self.stop_time is not None or self.clearing})
 
     # -- stopping
 
@@ -148,7 +150,7 @@ class Supervisor:
         self.tell({"ev": "stopping", "reason": reason, "grace_s": grace_s})
         if self.agent_handle >= 0 and grace_s > 0:
             with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self.agent_handle, signal.SIGTERM)
+                processes.signal_handle(self.agent_handle, signal.SIGTERM)
         else:
             self.signal_tree(signal.SIGTERM)
 
@@ -167,11 +169,11 @@ class Supervisor:
 
     def end_tree(self) -> None:
         """KILL what is left, tell the agent's end if that was us, prove that nothing is left."""
-        agent_was_there = self.agent_handle >= 0
         spare = (os.getpid(),)
         killed, survivors = ending.kill_until_empty(ending.below(os.getpid()), self.reap)
         self.take_ended_ranks()
-        if agent_was_there:
+        # An agent that hangs in the kernel cannot be waited for; it is among the survivors.
+        if self.agent is not None and self.agent_handle >= 0 and self.agent.poll() is not None:
             self.agent_ended()
         more, others = ending.kill_until_empty(
             ending.of_run(self.order["run_id"], self.order["node_rank"], self.tree, spare), self.reap
@@ -279,6 +281,7 @@ def serve(order: dict[str, Any], ready: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     processes.become_subreaper()
+    os.close(processes.open_handle(os.getpid()))  # without pidfds nothing is started that could not be watched
     lock = take_lock()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(runfolder.SOCKET)

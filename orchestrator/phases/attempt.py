@@ -17,6 +17,7 @@ from orchestrator.output.verdict_text import shorten_code
 from orchestrator.phases.connect import connect
 from orchestrator.phases.logstore import LogStore, Show
 from orchestrator.phases.reader import NodeReader
+from orchestrator.phases.record import told_as_full_disk
 from orchestrator.phases.start import send_go, start_supervisors
 from orchestrator.phases.texts import build_texts
 from orchestrator.phases.watch import Watch, watch
@@ -62,18 +63,23 @@ def run_attempt(attempt: Attempt, plan: Plan) -> Outcome:
     """
     ground = attempt.ground
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clear_logs(attempt.paths)
+    with told_as_full_disk(attempt.paths):
+        clear_logs(attempt.paths)
     with ExitStack() as undo:
         channels = start_supervisors(ground.links, plan, attempt.config_text, ground.settings.fanout)
         for channel in channels:
             undo.callback(channel.close)
         undo.enter_context(attempt.signals.as_events(events))
+        # Whatever can fail here comes before "go": until then a closed channel undoes the start.
+        with told_as_full_disk(attempt.paths):
+            readers = build_readers(attempt, plan, channels, events)
         if ground.proof.hold is not None:
             ground.proof.hold.release()
         started = time.time()
-        send_go(channels)
-        readers = start_readers(attempt, plan, channels, events)
         undo.push(lambda kind, *_: call_off(readers, plan) if kind is not None else None)
+        send_go(channels)
+        for reader in readers:
+            reader.start()
         decider = Decider(plan, started=started, join_limit_s=ground.settings.join_timeout_s)
         texts = build_texts(plan, attempt.paths)
         watch(
@@ -108,10 +114,10 @@ def clear_logs(paths: ExperimentPaths) -> None:
     paths.logs.mkdir(exist_ok=True)
 
 
-def start_readers(
+def build_readers(
     attempt: Attempt, plan: Plan, channels: Sequence[Channel], events: queue.SimpleQueue[Event]
 ) -> list[NodeReader]:
-    """Start one reader a node."""
+    """Build one reader a node, with the files that it writes."""
     ground = attempt.ground
 
     def reopen(node: NodePlan) -> Link:
@@ -119,7 +125,7 @@ def start_readers(
         link.pythons = ground.links[node.node_rank].pythons
         return link
 
-    readers = [
+    return [
         NodeReader(
             plan=plan,
             node=node,
@@ -133,9 +139,6 @@ def start_readers(
         )
         for node in plan.nodes
     ]
-    for reader in readers:
-        reader.start()
-    return readers
 
 
 def note_event(log: EventLog, event: Event) -> None:

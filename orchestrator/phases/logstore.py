@@ -23,6 +23,8 @@ class LogStore:
         self._show = show
         self._handles: dict[str, int] = {}
         self._lengths: dict[str, int] = {}
+        self._shown: dict[str, int] = {}
+        """How much of each file has gone to the screen; ahead of the length while the disk here is full."""
         paths.logs.mkdir(parents=True, exist_ok=True)
         self._merged = NodeLogWriter(paths.node_log(node.node_rank, node.node.name))
 
@@ -53,26 +55,33 @@ class LogStore:
         return self._paths.rank_out(rank) if stream == "out" else self._paths.rank_err(rank)
 
     def write(self, name: str, offset: int, data: bytes) -> None:
-        """Write one piece at its place; what is here already is not shown twice.
+        """Write one piece at its place and show it; what is here already is neither written nor shown twice.
 
         Raises:
             OSError: the disk of the launch host is full or gone.
         """
         length = self._length(name)
-        if offset + len(data) <= length:
-            return
+        fresh = data[max(0, length - offset) :]
+        shown = self._shown.get(name, length)
+        unseen = data[max(0, shown - offset) :]
+        if unseen:
+            self._shown[name] = offset + len(data)
+            rank, stream = self._rank(name), name.partition(".")[2]
+            self._show(self._node.node_rank, rank, stream, unseen)
+        # What came while the disk was full is missing: the file stays a true beginning, without a hole of zeros.
+        if fresh and offset <= length:
+            self._append(name, fresh)
+
+    def _append(self, name: str, fresh: bytes) -> None:
         if name not in self._handles:
             self._handles[name] = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fresh = data[max(0, length - offset) :]
-        place = max(offset, length)
         view = memoryview(fresh)
         while view:
-            written = os.pwrite(self._handles[name], view, place)
-            view, place = view[written:], place + written
-        self._lengths[name] = place
+            written = os.pwrite(self._handles[name], view, self._lengths[name])
+            self._lengths[name] += written
+            view = view[written:]
         rank, stream = self._rank(name), name.partition(".")[2]
         self._merged.feed("agent" if rank is None else f"rank {rank}", fresh, stream)
-        self._show(self._node.node_rank, rank, stream, fresh)
 
     def write_error_file(self, name: str, data: bytes) -> None:
         """Keep an error file of a rank or of the agent."""
@@ -85,7 +94,7 @@ class LogStore:
 
     def close(self) -> None:
         """Flush the merged log and close the files."""
-        self._merged.flush()
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()
+        self._merged.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.diagnosis.events import Event
-from orchestrator.errors import AortaError, LinkLostError
+from orchestrator.errors import AortaError
 from orchestrator.phases.logstore import LogStore
 from orchestrator.transport import Channel, Frame, Link
 from orchestrator.values import NodePlan, Plan
@@ -51,12 +51,15 @@ class NodeReader(threading.Thread):
         self._stop_order: Mapping[str, Any] | None = None
         self._store_broken = False
         self._give_up = threading.Event()
+        self._why = "no answer"
+        self._broken_at: float | None = None
+        """Since when the node's pump has not spoken."""
 
     def order(self, order: Mapping[str, Any]) -> None:
         """Send an order; one that cannot be sent now goes out with the next link."""
         if order["op"] == "stop":
             self._stop_order = order
-        with contextlib.suppress(LinkLostError):
+        with contextlib.suppress(AortaError):
             self._channel.send(order)
 
     def give_up(self) -> None:
@@ -69,8 +72,11 @@ class NodeReader(threading.Thread):
             while not self._follow():
                 if not self._come_back():
                     return
+        except Exception as error:  # noqa: BLE001 - a bug here must not leave a run that nobody watches
+            self._post("lost", {"why": f"the launcher broke: {type(error).__name__}: {error}"})
         finally:
-            self._store.close()
+            with contextlib.suppress(OSError):  # a full disk was told of before
+                self._store.close()
             self._channel.close()
 
     def _follow(self) -> bool:
@@ -90,7 +96,11 @@ class NodeReader(threading.Thread):
             if frame is None:
                 self._post("suspect", {"why": "the channel was closed"})
                 return False
-            heard = time.monotonic()
+            if "error" in frame.header:
+                self._why = str(frame.header["error"])
+                self._post("suspect", {"why": self._why})
+                return False
+            heard, self._broken_at, self._why = time.monotonic(), None, "no answer"
             if self._take(frame):
                 return True
         return False
@@ -130,9 +140,12 @@ class NodeReader(threading.Thread):
         """Try to reach the node again until it counts as lost."""
         self._channel.close()
         self.link.close()
-        end = time.monotonic() + self._lost_after_s
+        if self._broken_at is None:
+            self._broken_at = time.monotonic()
+        # Not from each break on: a node that lets us in and knows nothing of the run is lost as well.
+        end = self._broken_at + self._lost_after_s
         tries = 0
-        why = "no answer"
+        self._give_up.wait(BACK_OFF_S[0])
         while time.monotonic() < end and not self._give_up.is_set():
             try:
                 self.link = self._reopen(self.node)
@@ -148,11 +161,11 @@ class NodeReader(threading.Thread):
                 if self._stop_order is not None:
                     self._channel.send(self._stop_order)
             except AortaError as error:
-                why = error.what
+                self._why = error.what
                 self._give_up.wait(BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)])
                 tries += 1
             else:
                 self._post("back", {})
                 return True
-        self._post("lost", {"why": f"{why}; not back within {self._lost_after_s:g} s"})
+        self._post("lost", {"why": f"{self._why}; not back within {self._lost_after_s:g} s"})
         return False

@@ -6,14 +6,14 @@ import contextlib
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import __version__
-from orchestrator.errors import AortaError, UsageError
+from orchestrator.errors import AortaError, NotReadyError, UsageError
 from orchestrator.output.plan_text import plan_document
 from orchestrator.output.verdict_text import verdict_document
 from orchestrator.plan.paths import ExperimentPaths, launches_folder
@@ -47,6 +47,23 @@ def make_experiment(settings: Settings, run_id: str) -> ExperimentPaths:
             remedy="name another place with --experiments-dir",
         ) from error
     return ExperimentPaths(root.resolve())
+
+
+@contextlib.contextmanager
+def told_as_full_disk(paths: ExperimentPaths) -> Iterator[None]:
+    """Turn the troubles of our own disk into an error; before the start they are reason enough not to start.
+
+    Raises:
+        NotReadyError: the experiment directory cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise NotReadyError(
+            what=f"the experiment directory cannot be written: {error.strerror}",
+            where=str(paths.root),
+            remedy="free space there, or name another place with --experiments-dir",
+        ) from error
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
@@ -85,20 +102,30 @@ class Record:
         }
 
     def open(self) -> None:
-        """Remember the run, before anything of it can be alive anywhere."""
-        self._entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(
-            self._entry,
-            {
-                "schema": 1,
-                "run_id": self.document["run_id"],
-                "experiment": str(self.paths.root),
-                "live": True,
-                "pid": os.getpid(),
-                "nodes": self.document["nodes"],
-                "ssh": self.document["ssh"],
-            },
-        )
+        """Remember the run, before anything of it can be alive anywhere.
+
+        Raises:
+            NotReadyError: HOME here is full or read-only, and a run that kill could not find is not started.
+        """
+        entry = {
+            "schema": 1,
+            "run_id": self.document["run_id"],
+            "experiment": str(self.paths.root),
+            "live": True,
+            "pid": os.getpid(),
+            "nodes": self.document["nodes"],
+            "ssh": self.document["ssh"],
+        }
+        try:
+            self._entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_json(self._entry, entry)
+        except OSError as error:
+            self.write(state="not started")
+            raise NotReadyError(
+                what=f"the run cannot be remembered on this machine: {error.strerror}",
+                where=str(self._entry.parent),
+                remedy="free space there or make it writable: aorta-launch kill finds a run by its entry in it",
+            ) from error
         self.write()
 
     def write(self, **fields: Any) -> None:
@@ -144,6 +171,8 @@ class Record:
     def note_plan(self, plan: Plan) -> None:
         """Note the plan, secrets masked."""
         self.write(state="running", plan=plan_document(plan))
+        # A kill that came before anything ran has called it over.
+        end_entry(self._entry, live=True)
 
     def fail(self, error: BaseException) -> None:
         """Note that nothing was started; after a bug of ours something may be alive, and kill has to find it."""
@@ -156,10 +185,7 @@ class Record:
         """Note the verdict; the run is no longer live unless something of it may be."""
         self.time("ended")
         self.write(state=verdict.state, verdict=verdict_document(verdict)["verdict"])
-        end_entry(
-            self._entry,
-            live=bool(verdict.survivors) or verdict.state == "lost" or "could not be asked" in verdict.cause,
-        )
+        end_entry(self._entry, live=bool(verdict.survivors or verdict.unasked))
 
 
 def end_entry(entry: Path, *, live: bool) -> None:

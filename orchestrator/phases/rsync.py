@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import re
 import shlex
@@ -28,6 +30,7 @@ STREAM = 12
 FILE_FAILED = 11
 TIMEOUTS = (30, 35)
 STOPPED = (20, -2, -15)
+_RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
 def push_paths(link: Link, root: Path, workdir: str, paths: Iterable[str]) -> None:
@@ -86,15 +89,32 @@ def run_rsync(target: RsyncTarget, words: Sequence[str], places: Sequence[str], 
     env = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
     env |= {**(target.path_env or {}), "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            [*argv, "--", *places], input=stdin, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        process = subprocess.Popen(
+            [*argv, "--", *places],
+            stdin=subprocess.PIPE,
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
     except FileNotFoundError:
         raise PushError(
             what="rsync is not installed on this machine", where="launch host", remedy="install rsync here"
         ) from None
-    if done.returncode != 0:
-        raise build_error(done.returncode, done.stderr.decode("utf-8", "replace"), where)
+    _RUNNING.add(process)
+    try:
+        _, said = process.communicate(stdin)
+    finally:
+        _RUNNING.discard(process)
+    if process.returncode != 0:
+        raise build_error(process.returncode, said.decode("utf-8", "replace"), where)
+
+
+@atexit.register
+def _end_copies() -> None:
+    # A launcher that is told to stop leaves no copy running behind it.
+    for process in list(_RUNNING):
+        with contextlib.suppress(OSError):
+            process.terminate()
 
 
 def build_error(code: int, text: str, where: str) -> PushError:

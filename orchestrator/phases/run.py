@@ -27,7 +27,7 @@ from orchestrator.phases.git import read_git
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.preflight import prove_addresses
 from orchestrator.phases.push import push_code
-from orchestrator.phases.record import Record, make_experiment, write_json
+from orchestrator.phases.record import Record, make_experiment, told_as_full_disk, write_json
 from orchestrator.plan.build import build_run_id
 from orchestrator.values import Exit
 
@@ -59,9 +59,10 @@ def run_on(ground: Ground, talk: Talk, signals: Signals, undo: ExitStack, enviro
     record = Record(paths, settings, ground.nodes, run_id)
     record.note_facts(ground.facts)
     record.open()
-    log = EventLog(paths.events_jsonl, sys.stdout if settings.json_output else None)
-    undo.callback(log.close)
     try:
+        with told_as_full_disk(paths):
+            log = EventLog(paths.events_jsonl, sys.stdout if settings.json_output else None)
+        undo.callback(log.close)
         workdirs = bring_code(ground, record, talk, run_id)
         show_run(talk, plan, ground, paths)
         printer = start_printer(
@@ -89,15 +90,17 @@ def run_on(ground: Ground, talk: Talk, signals: Signals, undo: ExitStack, enviro
 def bring_code(ground: Ground, record: Record, talk: Talk, run_id: str) -> Sequence[str]:
     """Push the project and write down which code it was; give its folder on each node."""
     settings, paths = ground.settings, record.paths
-    write_json(paths.checks_json, checks_document(ground.nodes, ground.findings))
-    if settings.config_text is not None:
-        paths.config_yaml.write_text(settings.config_text, "utf-8")
+    with told_as_full_disk(paths):
+        write_json(paths.checks_json, checks_document(ground.nodes, ground.findings))
+        if settings.config_text is not None:
+            paths.config_yaml.write_text(settings.config_text, "utf-8")
     record.time("checked")
     with talk.waiting("bringing the code to the nodes"):
         pushed = push_code(ground.links, ground.facts, settings, run_id, talk.detail)
     for warning in pushed.warnings:
         talk.warn(warning)
-    record.note_code(pushed, read_git(settings.project))
+    with told_as_full_disk(paths):
+        record.note_code(pushed, read_git(settings.project))
     record.time("pushed")
     return pushed.workdirs
 
@@ -127,7 +130,8 @@ def try_starts(attempt: Attempt, plan: Plan, workdirs: Sequence[str], record: Re
     for number in range(1, ATTEMPTS + 1):
         plan = plan_on(ground, plan.run_id, number, workdirs)
         record.note_plan(plan)
-        attempt.log.record("attempt", number=number, master_port=plan.master_port)
+        with told_as_full_disk(attempt.paths):
+            attempt.log.record("attempt", number=number, master_port=plan.master_port)
         outcome = run_attempt(attempt, plan)
         if not outcome.port_taken or ground.settings.master_port is not None or number == ATTEMPTS:
             return plan, outcome

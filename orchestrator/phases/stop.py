@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
 EXTRA_S = 60.0
-"""Beyond the grace: a supervisor that hangs costs 15 s, a process in the kernel 10 s."""
+"""Beyond the grace: a supervisor that hangs costs 25 s, a process in the kernel 10 s, twice."""
 
 
 def stop_run(nodes: Sequence[Node], settings: Settings, run_id: str) -> list[StopReport]:

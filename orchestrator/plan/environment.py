@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from orchestrator.environment import is_secret_name
 from orchestrator.errors import ConfigError
 from orchestrator.plan.paths import NodePaths
 from orchestrator.plan.placeholders import replace_placeholders, speaks_for_config
@@ -105,7 +106,9 @@ def build_node_values(node: Node, gpu_kind: str) -> tuple[EnvValue, ...]:
     if node.gpus:
         texts[_VISIBLE.get(gpu_kind, "CUDA_VISIBLE_DEVICES")] = ",".join(node.gpus)
     texts |= dict(node.env)
-    return tuple(EnvValue(name=name, value=text, origin=origin) for name, text in texts.items())
+    return tuple(
+        EnvValue(name=name, value=text, origin=origin, secret=is_secret_name(name)) for name, text in texts.items()
+    )
 
 
 def build_run_values(

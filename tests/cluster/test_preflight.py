@@ -86,7 +86,7 @@ def test_a_firewall_that_stops_one_node_is_told_of_that_node(
     assert checked.exit_code == 3
     assert checked.failing() == {("addresses", 2)}
     finding = checked.finding("addresses", 2)
-    assert f"at {nodes3.address(1)} port {PORT}: {step}" in finding["detail"]
+    assert f"{nodes3.address(1)} port {PORT}: {step}" in finding["detail"]
     assert f"--master-port {PORT}" in finding["remedy"] or "addr=ADDRESS" in finding["remedy"]
 
 

@@ -180,3 +180,12 @@ def test_no_error_file_breaks_us(data: bytes) -> None:
 def test_no_stderr_breaks_us(text: str) -> None:
     failure = parse_failure("Traceback (most recent call last):\n" + text)
     assert failure is None or failure.error
+
+
+def test_a_node_that_went_silent_after_the_failure_is_named_and_keeps_the_run_on_the_list() -> None:
+    story = ended_story()
+    story.node_ends(1, code=1, state="failed")
+    story.tell("lost", 0, at=70.0, why="no answer")
+    verdict = story.verdict(err={3: BOOM})
+    assert (verdict.state, verdict.exit_code, verdict.unasked) == ("failed", 1, ("node0",))
+    assert "aorta-launch kill run" in verdict.remedy
