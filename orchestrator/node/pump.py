@@ -137,11 +137,15 @@ class Pump:
                 self.lost()
             else:
                 if order["op"] == "stop":
-                    overdue = time.monotonic() + float(order.get("grace_s", 0)) + ending.OVERDUE_S
-                    self.stop_by = min(self.stop_by, overdue)
+                    self.stop_by = min(self.stop_by, time.monotonic() + self.patience_s(float(order["grace_s"])))
                 return
         if order["op"] == "stop" and not self.final:
             self.sweep(float(order.get("grace_s", 0)), str(order.get("reason", "")))
+
+    def patience_s(self, grace_s: float) -> float:
+        """Say how long the supervisor may take to end the run; one that was suspended does nothing at all."""
+        supervisor = runfolder.supervisor_of(runfolder.read_status(self.folder) or {})
+        return 0.0 if supervisor is not None and supervisor.state in "Tt" else grace_s + ending.OVERDUE_S
 
     def take_over(self) -> None:
         """End a supervisor that hangs, and the run with it."""

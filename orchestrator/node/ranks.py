@@ -26,7 +26,7 @@ class RankWatch:
             if process is None or (pid, process.ticks) in self._judged:
                 continue
             environ = processes.environ_of(pid)
-            if b"LOCAL_RANK" not in environ:
+            if not (environ.get(b"LOCAL_RANK", b"").isdigit() and environ.get(b"RANK", b"").isdigit()):
                 # Between fork and exec a rank still shows the agent's environment: look again next time.
                 continue
             self._judged.add((pid, process.ticks))
@@ -39,9 +39,9 @@ class RankWatch:
         rank = {
             "pid": process.pid,
             "ticks": process.ticks,
-            "rank": int(environ.get(b"RANK", b"-1")),
+            "rank": int(environ[b"RANK"]),
             "local_rank": int(environ[b"LOCAL_RANK"]),
-            "world_size": int(environ.get(b"WORLD_SIZE", b"-1")),
+            "world_size": int(world) if (world := environ.get(b"WORLD_SIZE", b"")).isdigit() else -1,
         }
         try:
             handle = processes.open_handle(process.pid)

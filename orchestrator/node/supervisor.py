@@ -169,14 +169,13 @@ class Supervisor:
 
     def end_tree(self) -> None:
         """KILL what is left, tell the agent's end if that was us, prove that nothing is left."""
-        spare = (os.getpid(),)
         killed, survivors = ending.kill_until_empty(ending.below(os.getpid()), self.reap)
         self.take_ended_ranks()
         # An agent that hangs in the kernel cannot be waited for; it is among the survivors.
         if self.agent is not None and self.agent_handle >= 0 and self.agent.poll() is not None:
             self.agent_ended()
         more, others = ending.kill_until_empty(
-            ending.of_run(self.order["run_id"], self.order["node_rank"], self.tree, spare), self.reap
+            ending.of_run(self.order["run_id"], self.order["node_rank"], self.tree, (os.getpid(),)), self.reap
         )
         survivors = survivors + others
         if self.stop_time is not None:

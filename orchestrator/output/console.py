@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, Any, TextIO
@@ -35,16 +35,23 @@ class Talk:
         self.out = out
         self.verbosity = verbosity
         self.as_json = as_json
+        self.clear_line: Callable[[], None] = lambda: None
+        """Removes a progress bar of the training from the terminal's last line."""
+
+    def insist(self, words: RenderableType) -> None:
+        """Tell what has to be heard with -q too."""
+        self.clear_line()
+        _print(self.err, words)
 
     def say(self, words: RenderableType) -> None:
         """Tell what happens; silent with -q."""
         if self.verbosity >= 0:
-            _print(self.err, words)
+            self.insist(words)
 
     def detail(self, words: RenderableType, level: int = 1) -> None:
         """Tell more; heard with -v, or -vv for level 2."""
         if self.verbosity >= level:
-            _print(self.err, words)
+            self.insist(words)
 
     @contextmanager
     def waiting(self, words: str) -> Iterator[None]:
@@ -62,7 +69,7 @@ class Talk:
 
     def warn(self, words: str) -> None:
         """Tell what the user should know even with -q."""
-        _print(self.err, Text.assemble(("warning: ", "bold yellow"), words))
+        self.insist(Text.assemble(("warning: ", "bold yellow"), words))
 
     def error(self, error: AortaError) -> None:
         """Tell what is wrong, where, and what to do about it."""

@@ -41,6 +41,10 @@ class Printer:
             self._stuck_until = time.monotonic() + PATIENCE_S
             self.left_out += len(data)
 
+    def clear_line(self) -> None:
+        """Remove a progress bar before somebody else writes; at worst the next state draws it again."""
+        self._screen.hide_state()
+
     def _run(self) -> None:
         while (piece := self._pieces.get()) is not None:
             if callable(piece):

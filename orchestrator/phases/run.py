@@ -69,6 +69,7 @@ def run_on(ground: Ground, talk: Talk, signals: Signals, undo: ExitStack, enviro
             settings.json_output, ranks, plan, wants_color(settings.color, environ, terminal=sys.stdout.isatty())
         )
         undo.callback(printer.close)
+        talk.clear_line = printer.clear_line
         attempt = Attempt(
             ground=ground,
             paths=paths,
@@ -81,6 +82,8 @@ def run_on(ground: Ground, talk: Talk, signals: Signals, undo: ExitStack, enviro
         )
         plan, outcome = try_starts(attempt, plan, workdirs, record)
         printer.close()
+        if printer.left_out:
+            talk.warn(f"the screen was too slow for {printer.left_out:,} bytes of output; {paths.logs} holds all of it")
     except BaseException as error:
         record.fail(error)
         raise
@@ -161,8 +164,10 @@ def finish(
     """Say the verdict, bring home what the ranks wrote, and close the record."""
     if "address already in use" in verdict.cause.lower() and ground.settings.master_port is not None:
         verdict = replace(verdict, remedy=f"leave out --master-port {plan.master_port}: a free port is found")
-    talk.say("")
-    talk.say(render_verdict(verdict, plan, shorten_path(record.paths.root, Path.cwd())))
+    # -q is for good news.
+    tell = talk.say if verdict.state == "succeeded" else talk.insist
+    tell("")
+    tell(render_verdict(verdict, plan, shorten_path(record.paths.root, Path.cwd())))
     with suppress(OSError):
         log.record("verdict", **verdict_document(verdict)["verdict"])
     record.end(verdict)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.node import processes
+from orchestrator.node.ranks import RankWatch
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("python_has_them", [True, False])
+def test_a_signal_reaches_that_very_process_whatever_this_python_lacks(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, python_has_them: bool
+) -> None:
+    if not python_has_them:
+        monkeypatch.delattr(os, "pidfd_open")
+        monkeypatch.delattr(signal, "pidfd_send_signal")
+    found = processes.read_process(sleeper.pid)
+    assert found is not None
+    assert not processes.send_signal(found._replace(ticks=found.ticks + 1), signal.SIGTERM)
+    assert processes.send_signal(found, signal.SIGTERM)
+    assert sleeper.wait(10) == -signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        processes.open_handle(sleeper.pid)
+
+
+def test_a_child_with_nonsense_for_a_rank_is_no_rank() -> None:
+    env = {"RANK": "first", "LOCAL_RANK": "x", "WORLD_SIZE": ""}
+    words = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        watch = RankWatch()
+        assert watch.find(os.getpid()) == []
+        assert watch.seen == 0
+        child.kill()
