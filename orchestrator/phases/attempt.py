@@ -88,7 +88,7 @@ def run_attempt(attempt: Attempt, plan: Plan) -> Outcome:
                 readers=readers,
                 events=events,
                 note=lambda event: note_event(attempt.log, event),
-                say=attempt.talk.say,
+                say=lambda words: say_event(attempt.talk, words),
                 first_words=lambda: first_words(decider, attempt, plan),
                 on_running=lambda: ground.proof.hold.close() if ground.proof.hold is not None else None,
                 time_limit_s=attempt.time_limit_s,
@@ -146,6 +146,12 @@ def note_event(log: EventLog, event: Event) -> None:
     place = {"node_rank": event.node_rank} if event.node_rank >= 0 else {}
     with suppress(OSError):
         log.record(event.kind, at=round(event.time, 3), **place, **event.data)
+
+
+def say_event(talk: Talk, words: str) -> None:
+    """Say something during a run; a screen that takes nothing (a full disk behind it) must not end the run."""
+    with suppress(OSError):
+        talk.say(words)
 
 
 def call_off(readers: Sequence[NodeReader], plan: Plan) -> None:

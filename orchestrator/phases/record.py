@@ -69,10 +69,14 @@ def told_as_full_disk(paths: ExperimentPaths) -> Iterator[None]:
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Replace a JSON file in one step."""
     temporary = path.with_name(path.name + ".new")
-    temporary.write_text(
-        json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n", "utf-8", "backslashreplace"
-    )
-    temporary.replace(path)
+    text = json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n"
+    try:
+        temporary.write_text(text, "utf-8", "backslashreplace")
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def now_utc() -> str:
@@ -98,7 +102,7 @@ class Record:
             },
             "timings": {"launched": now_utc()},
             "nodes": [_node_document(node) for node in nodes],
-            "ssh": {key: getattr(settings, key) for key in SSH_KEYS},
+            "ssh": {**{key: getattr(settings, key) for key in SSH_KEYS}, "identity": _absolute(settings.identity)},
         }
 
     def open(self) -> None:
@@ -200,4 +204,9 @@ def end_entry(entry: Path, *, live: bool) -> None:
 
 def _node_document(node: Node) -> dict[str, Any]:
     # Values of env.* may be secret, and nothing that reads this needs them.
-    return asdict(replace(node, env=()))
+    return asdict(replace(node, env=(), key=_absolute(node.key)))
+
+
+def _absolute(path: str | Path | None) -> str | None:
+    # A later kill may come from another folder.
+    return str(Path(path).expanduser().absolute()) if path else None

@@ -47,6 +47,8 @@ def watch(job: Watch) -> None:
             limit = None
             _do(job, Event(kind="time_limit", time=time.time()))
         _do(job, event)
+        if event.kind == "suspect" and user_stops > 1:
+            _let_go(job, user_stops)
         quoted = quoted or _quote(job, event.time)
         if not met and (job.decider.history.all_seen or job.decider.history.agent_exits):
             met = True

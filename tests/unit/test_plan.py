@@ -294,3 +294,9 @@ def test_torchrun_hands_every_word_on_untouched(*, words: list[str], module: boo
     assert (parsed.nnodes, parsed.node_rank, parsed.nproc_per_node) == ("1", 0, "2")
     assert (parsed.rdzv_id, parsed.rdzv_conf, parsed.redirects) == ("run-1.a0", "timeout=180", "3")
     assert (parsed.master_addr, parsed.master_port, parsed.max_restarts) == ("10.0.0.1", 29500, 0)
+
+
+def test_a_variable_of_the_node_list_with_a_secret_name_is_secret() -> None:
+    node = Node(name="a", host="a", where="nodes.txt:3", env=(("HF_TOKEN", "hf_x"), ("LR", "1")))
+    secret = {value.name for value in make_plan(node).nodes[0].env if value.secret}
+    assert secret == {"HF_TOKEN"}

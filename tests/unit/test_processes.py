@@ -19,11 +19,11 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.parametrize("python_has_them", [True, False])
+@pytest.mark.parametrize("python", ["new", "without pidfd"])
 def test_a_signal_reaches_that_very_process_whatever_this_python_lacks(
-    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, python_has_them: bool
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
-    if not python_has_them:
+    if python != "new":
         monkeypatch.delattr(os, "pidfd_open")
         monkeypatch.delattr(signal, "pidfd_send_signal")
     found = processes.read_process(sleeper.pid)
