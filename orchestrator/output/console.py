@@ -133,7 +133,7 @@ def _print(console: Console, words: RenderableType) -> None:
     soft = isinstance(words, str | Text)
     try:
         console.print(words, soft_wrap=soft)
-    except BrokenPipeError:
+    except OSError:  # nobody reads any more, or a full disk is behind it: the run goes on
         drain_to_nowhere(console.file)
 
 
@@ -141,5 +141,5 @@ def _write(console: Console, text: str) -> None:
     try:
         console.file.write(text)
         console.file.flush()
-    except BrokenPipeError:
+    except OSError:  # nobody reads any more, or a full disk is behind it: the run goes on
         drain_to_nowhere(console.file)

@@ -167,7 +167,7 @@ class LogScreen:
         try:
             self._out.write(data)
             self._out.flush()
-        except BrokenPipeError:
+        except OSError:  # nobody reads any more, or a full disk is behind it: the run goes on
             self.closed = True
             drain_to_nowhere(self._out)
 

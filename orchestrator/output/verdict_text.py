@@ -59,6 +59,7 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
             "stopped": list(verdict.stopped),
             "evidence": [asdict(evidence) for evidence in verdict.evidence],
             "remedy": verdict.remedy,
+            "unasked": list(verdict.unasked),
             "duration_s": round(verdict.duration_s, 3),
             "survivors": [{"node": node, "pid": pid, "command": command} for node, pid, command in verdict.survivors],
         },
@@ -77,6 +78,8 @@ def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[tu
         were = "was" if len(verdict.stopped) == 1 else "were"
         ranks = count(len(verdict.stopped), "rank")
         rows.append(("others", [f"{ranks} {were} stopped because of it"]) if first else ("stopped", [ranks]))
+    if verdict.unasked:
+        rows.append(("NOT ASKED", [f"what is left on {', '.join(verdict.unasked)} is not known"]))
     if verdict.survivors:
         shown = [f"{node} pid {pid}  {command}" for node, pid, command in verdict.survivors[:MOST_SURVIVORS]]
         more = len(verdict.survivors) - MOST_SURVIVORS

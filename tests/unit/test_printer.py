@@ -4,6 +4,7 @@ import io
 import os
 import threading
 import time
+from pathlib import Path
 
 from orchestrator.output.printer import PATIENCE_S, WAITING, Printer
 from orchestrator.output.screen import LogScreen
@@ -42,3 +43,12 @@ def test_ranks_that_are_not_shown_cost_nothing() -> None:
         printer.show(0, 1, "out", b"unseen\n")
     printer.close()
     assert out.getvalue() == b""
+
+
+def test_a_full_disk_behind_stdout_ends_the_printing_and_nothing_else() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        screen = LogScreen(full, ranks=None, world_size=1)
+        printer = Printer(screen)
+        printer.show(0, 0, "out", b"one\n")
+        printer.close()
+    assert screen.closed
