@@ -28,6 +28,7 @@ sys.stderr.write(f"err {rank}\\nno newline at the end")
 """
 
 
+@pytest.mark.namespaces
 def test_a_good_run_leaves_a_whole_experiment_directory(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=scene.project, check=True)
@@ -106,6 +107,7 @@ def test_error_files_come_home(nodes3: Cluster, tmp_path: Path) -> None:
     assert scene.verdict()["first_failure"]["exit_code"] == 3
 
 
+@pytest.mark.namespaces
 def test_what_the_screen_shows_and_who_wins(nodes3: Cluster, tmp_path: Path) -> None:
     """Flag over variable over config over default; a module; --ranks; --include and --exclude."""
     scene = Scene(nodes3, tmp_path)

@@ -48,6 +48,7 @@ def check(cluster: Cluster, tmp_path: Path, *words: str, nodes: Path | None = No
     return Checked(done.exit_code, json.loads(done.stdout), done.seconds)
 
 
+@pytest.mark.namespaces
 def test_three_nodes_are_ready_and_prove_their_addresses(nodes3: Cluster, tmp_path: Path) -> None:
     checked = check(nodes3, tmp_path)
     assert checked.failing() == set()
@@ -170,6 +171,7 @@ def test_two_lines_that_are_one_machine(nodes3: Cluster, tmp_path: Path) -> None
     assert checked.failing() == {("same-machine", 0), ("same-machine", 2)}
 
 
+@pytest.mark.namespaces
 def test_leftovers_of_an_earlier_run_are_told_and_do_not_stop_a_launch(nodes3: Cluster, tmp_path: Path) -> None:
     with started(nodes3, 2, "AORTA_RUN_ID=old-run-1 exec cat") as process:
         wait_for(lambda: any("cat" in one.command for one in nodes3.process_table(2)), 10, "the leftover runs")

@@ -96,6 +96,7 @@ def test_ctrl_c_before_the_run_leaves_nothing(nodes3: Cluster, tmp_path: Path, p
         assert scene.verb("kill").exit_code == 2, "no run is live"
 
 
+@pytest.mark.namespaces
 def test_kill_from_another_shell_and_its_words(nodes3: Cluster, tmp_path: Path) -> None:
     """Kill without a name with none, one and two live runs; one of two on the same nodes; prefix; twice; --all."""
     scene = Scene(nodes3, tmp_path)
@@ -149,6 +150,7 @@ def test_kill_from_another_shell_and_its_words(nodes3: Cluster, tmp_path: Path) 
     scene.wait_empty(5)
 
 
+@pytest.mark.namespaces
 def test_kill_after_the_launcher_was_killed_and_its_ranks_stand_still(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     scene.write("sleep.py", SLEEP)
