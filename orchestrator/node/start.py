@@ -14,7 +14,7 @@ from orchestrator.node import pump, runfolder
 from orchestrator.node.wire import Wire
 
 READY_S = 30.0
-STUB = """import os, sys
+STARTER = """import os, sys
 sys.dont_write_bytecode = True
 here = os.path.dirname(os.path.abspath(__file__))
 os.chdir(here)
@@ -77,7 +77,7 @@ def prepare_folder(folder: str, request: dict[str, Any], modules: dict[str, str]
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     with open(os.path.join(folder, "supervisor.py"), "w", encoding="utf-8") as file:
-        file.write(STUB)
+        file.write(STARTER)
     if request.get("config") is not None:
         with open(os.path.join(folder, "config.yaml"), "w", encoding="utf-8") as file:
             file.write(request["config"])
