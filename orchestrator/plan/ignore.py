@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pathspec import GitIgnoreSpec
+from pathspec.pattern import RegexPattern
 
 Family = Literal["built-in", "git", "aorta", "setting"]
 # Later families win; within one, the deeper folder wins; within one file, the later line.
@@ -67,7 +68,8 @@ class Decision:
 @dataclass(frozen=True)
 class _Ready:
     layer: Layer
-    spec: GitIgnoreSpec
+    rules: tuple[tuple[str, RegexPattern], ...]
+    """Each line and what it means, the last first."""
 
     def decide(self, path: str) -> Decision | None:
         layer = self.layer
@@ -77,10 +79,22 @@ class _Ready:
             path = path[len(layer.folder) + 1 :]
         elif layer.above:
             path = f"{layer.above}/{path}"
-        result = self.spec.check_file(path)
-        if result.include is None or result.index is None:
-            return None
-        return Decision(result.include, layer.lines[result.index], layer.source, layer.family)
+        for line, pattern in self.rules:
+            if pattern.include is not None and _speaks_of(pattern, path):
+                return Decision(pattern.include, line, layer.source, layer.family)
+        return None
+
+
+def _speaks_of(pattern: RegexPattern, path: str) -> bool:
+    """Say whether a pattern means this very path, and not only a folder above it, which was asked about before.
+
+    The last such line wins, as in git; pathspec's own order prefers lines that match files, which git does not.
+    """
+    result = pattern.match_file(path)
+    if result is None:
+        return False
+    folder = result.match.groupdict().get("ps_d")
+    return folder is None or result.match.end("ps_d") == len(path)
 
 
 class IgnoreRules:
@@ -104,7 +118,10 @@ class IgnoreRules:
             ValueError: a pattern is none; its text is the message.
         """
         if any(line.strip() and not line.startswith("#") for line in layer.lines):
-            self._ready[layer.family].append(_Ready(layer, GitIgnoreSpec.from_lines(layer.lines)))
+            lines = [line for line in layer.lines if line]
+            patterns: list[RegexPattern] = list(GitIgnoreSpec.from_lines(lines).patterns)
+            rules = zip(reversed(lines), reversed(patterns), strict=True)
+            self._ready[layer.family].append(_Ready(layer, tuple(rules)))
 
     def decide(self, path: str, *, is_folder: bool) -> Decision | None:
         """Find the line that decides about this very path; its upper folders are not looked at."""
@@ -116,11 +133,19 @@ class IgnoreRules:
             if family == "git" and path in self._tracked:
                 # Git itself goes on to track a file that was added by force: it belongs to the code.
                 return Decision(ignored=False, pattern=path, source="tracked by git", family="git")
-            for ready in reversed(self._ready[family]):
-                decision = ready.decide(asked)
-                if decision is not None:
-                    return decision
-        return None
+            decision = self._decide_in(family, asked)
+            if decision is not None:
+                return decision
+        upper = path.rpartition("/")[0]
+        if upper not in self._tracked:
+            return None
+        # The folder is walked only for the sake of what git tracks in it: its own rule holds for the rest.
+        inherited = (self._decide_in(family, upper + "/") for family in reversed(FAMILIES))
+        return next((decision for decision in inherited if decision is not None), None)
+
+    def _decide_in(self, family: Family, asked: str) -> Decision | None:
+        decisions = (ready.decide(asked) for ready in reversed(self._ready[family]))
+        return next((decision for decision in decisions if decision is not None), None)
 
     def is_ignored(self, path: str, *, is_folder: bool = False) -> bool:
         """Say whether a path does not travel, by itself or because a folder above it does not."""

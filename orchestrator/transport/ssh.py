@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import fabric
@@ -48,8 +48,8 @@ class Session:
     known: KnownHosts = field(default_factory=KnownHosts)
 
 
-@cache
 def _fabric_config() -> fabric.Config:
+    # One each: fabric merges into a configuration while it builds a connection, and other threads read half of it.
     # Everything is resolved before fabric is called; its own files and its reading of ssh_config stay out.
     return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import PushError
@@ -42,6 +42,8 @@ def names(root: Path, **values: Any) -> set[str]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(top=LINES, nested=LINES, paths=st.sets(PATHS, min_size=1, max_size=8))
+@example(top=["*", "!a"], nested=[], paths={"a/a", "a/b"})
+@example(top=["*", "!a/"], nested=["!b"], paths={"a/a", "a/b"})
 def test_git_agrees_about_every_file(
     tmp_path_factory: pytest.TempPathFactory, top: list[str], nested: list[str], paths: set[str]
 ) -> None:
