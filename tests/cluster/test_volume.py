@@ -48,7 +48,10 @@ def rss_mib(pid: int) -> float:
 @pytest.mark.namespaces
 def test_a_million_lines_come_whole_and_memory_stays_flat(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2])
-    scene.write("many.py", 'import os, time\ntime.sleep(1)\nif os.environ["RANK"] == "1":\n    exec(open("many_lines").read())\n')
+    scene.write(
+        "many.py",
+        'import os, time\ntime.sleep(1)\nif os.environ["RANK"] == "1":\n    exec(open("many_lines").read())\n',
+    )
     scene.write("many_lines", MANY)
     launcher = scene.start("--ranks", "all", "many.py")
     wait_running(launcher, 2)
