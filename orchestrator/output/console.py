@@ -97,6 +97,13 @@ def build_talk(settings: Settings, environ: Mapping[str, str], *, stdout: TextIO
     )
 
 
+class _Console(Console):
+    """A console whose lost reader is an OSError: Rich's own would end the program, and with it the run."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 - called inside Rich's own except
+
+
 def build_console(stream: TextIO, color: str, environ: Mapping[str, str]) -> Console:
     """Build a Rich console that never takes text for markup, and wraps only for people."""
     if isinstance(stream, io.TextIOWrapper):
@@ -104,7 +111,7 @@ def build_console(stream: TextIO, color: str, environ: Mapping[str, str]) -> Con
         stream.reconfigure(errors="backslashreplace")
     terminal = stream.isatty()
     colored = wants_color(color, environ, terminal=terminal)
-    return Console(
+    return _Console(
         file=stream,
         markup=False,
         highlight=False,

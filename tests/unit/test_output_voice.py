@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pytest
 
@@ -34,3 +35,17 @@ def test_talk_goes_to_stderr_and_results_to_stdout() -> None:
     talk(0, as_json=True).error(ConfigError("odd", "x", "do"))
     assert err.getvalue() == "warning: careful\nmore\nerror: x: odd\n  → do\n"
     assert out.getvalue().startswith('result\n{\n  "a": "\\u017e"\n}\n{')
+
+
+def test_a_lost_reader_of_the_talk_does_not_end_the_program() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as gone:
+        talk = Talk(
+            err=build_console(gone, "never", {}),
+            out=build_console(io.StringIO(), "never", {}),
+            verbosity=0,
+            as_json=False,
+        )
+        talk.say("nobody hears this")
+        talk.say("nor this")
