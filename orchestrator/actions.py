@@ -120,7 +120,9 @@ def show_findings(ground: Ground, talk: Talk) -> bool:
     """Show the findings as far as they matter, and say whether a run may start."""
     nodes, findings = ground.nodes, ground.findings
     if not is_ready(findings) or talk.verbosity > 0:
-        talk.say(render_checks(nodes, findings, every=talk.verbosity > 0))
+        # -q is for good news.
+        tell = talk.say if is_ready(findings) else talk.insist
+        tell(render_checks(nodes, findings, every=talk.verbosity > 0))
         return is_ready(findings)
     problems = render_problems(nodes, findings)
     if problems:
@@ -160,7 +162,7 @@ def confirm(chosen: Sequence[KnownRun]) -> None:
         return
     remedy = "add --yes to stop without being asked"
     if not sys.stdin.isatty():
-        raise UsageError(what=f"{len(chosen)} runs would be stopped, and nobody can be asked", remedy=remedy)
+        raise UsageError(what=f"{count(len(chosen), 'run')} would be stopped, and nobody can be asked", remedy=remedy)
     names = "".join(f"  {known.run_id}\n" for known in chosen)
-    if input(f"{names}stop {len(chosen)} runs? [y/N] ").strip().lower() not in ("y", "yes"):
+    if input(f"{names}stop {count(len(chosen), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
         raise UsageError(what="nothing was stopped", remedy=remedy)

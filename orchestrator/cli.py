@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PROGRAM = "aorta-launch"
 HELP_OPTIONS = ("--help", "-h")
 TOP_OPTIONS = (*HELP_OPTIONS, "--version")
+LAST_STREAM = 2
 
 app = typer.Typer(
     name=PROGRAM,
@@ -97,6 +98,7 @@ def kill(flags: dict[str, Any]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one call and give its exit code; no exception leaves it."""
+    fill_closed_streams()
     given = list(sys.argv[1:] if argv is None else argv)
     call = CallWords("", tuple(given))
     try:
@@ -119,6 +121,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return print_internal_error(error, as_json=_wants_json(call))
 
 
+def fill_closed_streams() -> None:
+    """Put /dev/null where a caller closed stdin, stdout or stderr (`>&-`).
+
+    Python has None there, and the next socket would get the number that others write to.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115 - open as long as we run
+
+
 def _run(root: Any, call: CallWords) -> int:
     if "--version" in call.options and not call.verb:
         typer.echo(f"{PROGRAM} {__version__}")
@@ -138,6 +153,10 @@ def _run(root: Any, call: CallWords) -> int:
 def _build(flags: dict[str, Any]) -> Settings:
     from orchestrator.settings import build_settings
 
+    try:
+        os.getcwd()  # noqa: PTH109 - all that we ask is whether there is one
+    except FileNotFoundError:
+        raise UsageError("the current folder has been deleted", "command line", "change to one that exists") from None
     quiet, verbose = flags.pop("quiet"), flags.pop("verbose")
     if quiet and verbose:
         raise UsageError("-q and -v exclude each other", "command line", "choose one of them")

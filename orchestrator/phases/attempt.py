@@ -14,6 +14,7 @@ from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.tracebacks import address_in_use
 from orchestrator.diagnosis.verdict import build_verdict, find_first_failure
 from orchestrator.output.verdict_text import shorten_code
+from orchestrator.output.wording import strip_controls
 from orchestrator.phases.connect import connect
 from orchestrator.phases.logstore import LogStore, Show
 from orchestrator.phases.reader import NodeReader
@@ -167,4 +168,4 @@ def first_words(decider: Decider, attempt: Attempt, plan: Plan) -> str:
         return ""
     who = f"rank {first.rank} on node {first.node_rank} {first.node}" if first.rank is not None else first.node
     where = f" at {shorten_code(first.traceback, plan)}" if first.traceback else ""
-    return f"first failure: {who}: {first.error}{where}"
+    return strip_controls(f"first failure: {who}: {first.error}{where}")

@@ -74,6 +74,9 @@ def choose_runs(runs: Sequence[KnownRun], word: str | None, *, all_runs: bool) -
             )
         listed = "".join(f"\n    {run.run_id}  {len(run.nodes)} nodes  {run.experiment}" for run in live)
         raise UsageError(what=f"{len(live)} runs are live:{listed}", remedy="name one of them, or --all")
+    if not word:
+        # kill "$RUN" with nothing in it would mean every run.
+        raise UsageError(what="the id of the run is empty", remedy="name the run: aorta-launch kill RUN")
     found = [run for run in runs if run.run_id == word] or [run for run in runs if run.run_id.startswith(word)]
     if len(found) == 1:
         return found

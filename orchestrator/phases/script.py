@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 
 def check_script(settings: Settings) -> None:
-    """Refuse a script that the push would not bring to the nodes.
+    """Refuse a script that the push would not bring to the nodes, and a push that nobody means.
 
     Raises:
-        UsageError: no script or module is given, or the file is not in the project.
+        UsageError: no script or module is given, the file is not in the project, or the project is a HOME or /.
         ConfigError: the script lies outside the project.
     """
     words = build_script(settings)
+    if settings.push:
+        _check_project(settings)
     if words[0] == "-m" or not settings.push:
         return
     path = Path(settings.project) / words[0]
@@ -28,6 +30,18 @@ def check_script(settings: Settings) -> None:
         return
     what = "is a directory, not a script" if path.is_dir() else "there is no such script"
     raise UsageError(f"{what} in the project {Path(settings.project).resolve()}", words[0], _remedy(path))
+
+
+def _check_project(settings: Settings) -> None:
+    # Private keys and all there is would go to every node, only because of the folder that one happened to be in.
+    project = Path(settings.project).resolve()
+    is_home = project == Path.home().resolve() and settings.origins.get("project", "default") == "default"
+    if is_home or project == Path("/"):
+        raise UsageError(
+            f"{'HOME' if is_home else 'the root folder'} is no project to push",
+            str(project),
+            "start in the project's own folder, name it in launch.project, or use --no-push",
+        )
 
 
 def _remedy(path: Path) -> str:

@@ -32,6 +32,9 @@ def build_ssh_words(way: Sequence[Hop], timeout_s: float) -> list[str]:
         "StrictHostKeyChecking=yes",
         f"UserKnownHostsFile={' '.join(_quoted(file) for file in hop.known_hosts)}",
         "UpdateHostKeys=no",
+        # What a person's own sessions are to do would stand in rsync's way: "Cannot execute command-line and remote command".
+        "RemoteCommand=none",
+        "ClearAllForwardings=yes",
         # OpenSSH's default costs seven times the CPU of a connection; the rest stays behind it.
         "KexAlgorithms=^curve25519-sha256",
         f"HostName={host.hostname}",

@@ -154,6 +154,35 @@ def test_interrupt_and_bugs(actions: Actions, capsys: pytest.CaptureFixture[str]
     details.unlink()
 
 
+def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {root!r}]; import orchestrator.__main__ as m; sys.exit(m.main())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_the_caller_has_closed_are_no_bug(closed: str) -> None:
+    root = Path(__file__).parents[2]
+    line = f'"$0" -m orchestrator chek {closed}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 2
+    assert ("did you mean check" in done.stderr) == ("2>" not in closed)
+
+
+def test_a_current_folder_that_was_deleted_is_told(
+    actions: Actions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["check"]) == 2
+    assert "the current folder has been deleted" in capsys.readouterr().err
+    assert actions.called == []
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"aorta-launch {orchestrator.__version__}\n"

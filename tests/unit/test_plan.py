@@ -254,6 +254,19 @@ def test_a_missing_script_is_told_before_anything_is_contacted(tmp_path: Path) -
         check_script(make_settings(script=None))
 
 
+def test_a_home_is_no_project_by_accident_and_the_root_folder_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="HOME is no project"):
+        check_script(make_settings(project=tmp_path))
+    check_script(make_settings(project=tmp_path, push=False))
+    check_script(make_settings(project=tmp_path, origins={"project": "config.yaml:2"}))
+    with pytest.raises(UsageError, match="the root folder"):
+        check_script(make_settings(project=Path("/"), origins={"project": "config.yaml:2"}, module="a", script=None))
+
+
 def test_nothing_that_a_process_cannot_be_given() -> None:
     with pytest.raises(ConfigError, match="NUL"):
         make_plan(env=(EnvValue(name="A", value="\0", origin="--env"),))

@@ -184,6 +184,8 @@ def test_rsync_reaches_what_the_link_reached() -> None:
         "HostKeyAlias=farm",
         "IdentitiesOnly=yes",
         "IdentityAgent=/x/agent.sock",
+        "RemoteCommand=none",
+        "ClearAllForwardings=yes",
         "ProxyJump=none",
     } <= set(options_of(words))
 
