@@ -146,14 +146,15 @@ def test_faults_of_the_network_are_felt_and_taken_back(fresh_cluster: FreshClust
 
 @pytest.mark.namespaces
 def test_slow_link_and_full_disk(fresh_cluster: FreshCluster) -> None:
-    cluster = fresh_cluster(1, cpus={1: 0.5})
+    cluster = fresh_cluster(1)
     seconds = []
-    for rate in (None, "8mbit"):
+    for rate in (None, "4mbit"):
         cluster.rate(1, rate)
         begin = time.monotonic()
         assert len(cluster.ssh(1, "head -c 1000000 /dev/zero").stdout) == 1_000_000
         seconds.append(time.monotonic() - begin)
-    assert seconds[1] > 0.6 > seconds[0], seconds
+    # 1 MB less what the shaper lets through at once takes 1.48 s; a busy machine can only make it longer.
+    assert seconds[1] > 1.4 > seconds[0], seconds
     cluster.rate(1, None)
     cluster.mount_small(1, "/root/.aorta", 1)
     read(cluster, 1, "echo fits >~/.aorta/x")
