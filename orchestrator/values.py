@@ -116,10 +116,6 @@ class Plan:
         """Processes over all nodes."""
         return sum(node.processes for node in self.nodes)
 
-    def node_of(self, rank: int) -> NodePlan:
-        """The node on which a global rank runs."""
-        return next(node for node in self.nodes if rank in node.ranks)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankExit:

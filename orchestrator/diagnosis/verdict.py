@@ -206,18 +206,15 @@ def _from_agents(history: History, texts: Texts) -> FirstFailure | None:
     text = texts.agent_err(exit_.node_rank)
     blame = parse_blame(text)
     if blame is not None and blame.rank in node.ranks:
-        failure = _words(blame.rank, texts) if blame.signal is None else None
-        return FirstFailure(
-            node=node.node.name,
+        told = RankExit(
             node_rank=exit_.node_rank,
             rank=blame.rank,
             local_rank=blame.local_rank,
             time=exit_.time,
-            exit_code=blame.code,
-            signal=signal_name(blame.signal),
-            error=failure.error if failure else "",
-            traceback=failure.where if failure else "",
+            code=blame.code,
+            signal=blame.signal,
         )
+        return _from_rank(told, _words(blame.rank, texts), history)
     return _agent_itself(exit_, node.node.name, text)
 
 

@@ -7,13 +7,15 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.node.wire import Lines
+
 
 class Clients:
     """The open connections of a supervisor."""
 
     def __init__(self) -> None:
         self._clients: dict[int, socket.socket] = {}
-        self._rest: dict[int, bytes] = {}
+        self._lines: dict[int, Lines] = {}
 
     @property
     def handles(self) -> list[int]:
@@ -27,7 +29,7 @@ class Clients:
         client.settimeout(1.0)
         handle = client.fileno()
         self._clients[handle] = client
-        self._rest[handle] = b""
+        self._lines[handle] = Lines()
         for event in events:
             self._write(handle, event)
 
@@ -49,7 +51,7 @@ class Clients:
             self._drop(handle)
 
     def _drop(self, handle: int) -> None:
-        self._rest.pop(handle)
+        self._lines.pop(handle)
         self._clients.pop(handle).close()
 
     def read(self, ready: set[int]) -> Iterator[dict[str, Any]]:
@@ -66,6 +68,4 @@ class Clients:
         if not data:
             self._drop(handle)
             return []
-        lines = (self._rest[handle] + data).split(b"\n")
-        self._rest[handle] = lines.pop()
-        return [json.loads(line) for line in lines if line]
+        return self._lines[handle].feed(data)

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from orchestrator.node import ending, processes, runfolder
-from orchestrator.node.wire import Wire
+from orchestrator.node.wire import Lines, Wire
 
 
 def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
@@ -65,7 +65,7 @@ def ask(folder: str, order: dict[str, Any], limit_s: float) -> dict[str, Any] | 
     """Send one order to a supervisor and wait for its final event; None when it does not come."""
     os.chdir(folder)
     end = time.monotonic() + limit_s
-    rest = b""
+    lines = Lines()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
             client.settimeout(5.0)
@@ -76,10 +76,7 @@ def ask(folder: str, order: dict[str, Any], limit_s: float) -> dict[str, Any] | 
                 data = client.recv(1 << 16)
                 if not data:
                     return final_of(folder)
-                lines = (rest + data).split(b"\n")
-                rest = lines.pop()
-                for line in lines:
-                    event: dict[str, Any] = json.loads(line)
+                for event in lines.feed(data):
                     if event["ev"] == "final":
                         return event
         except OSError:

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.node import ending, runfolder
 from orchestrator.node.logfiles import LogFiles
-from orchestrator.node.wire import Wire, frame
+from orchestrator.node.wire import Lines, Wire, frame
 
 POLL_S = 0.1
 """Often enough to look live, seldom enough that a message is worth its cost."""
@@ -38,7 +38,7 @@ class Pump:
         self.files = LogFiles(self.folder, self.run_id, request["attempt"], request["offsets"])
         self.pending = bytearray()
         self.supervisor: socket.socket | None = None
-        self.rest = b""
+        self.lines = Lines()
         self.went = False
         self.final = False
         self.gone = False
@@ -115,10 +115,7 @@ class Pump:
             return
         except OSError:
             data = b""
-        lines = (self.rest + data).split(b"\n")
-        self.rest = lines.pop()
-        for line in lines:
-            event = json.loads(line)
+        for event in self.lines.feed(data):
             self.send({"t": "event", **event})
             self.final = self.final or event["ev"] == "final"
         if not data:
@@ -126,9 +123,6 @@ class Pump:
 
     def obey(self, order: dict[str, Any]) -> None:
         """Pass an order on; without a supervisor, stopping is done here."""
-        if order["op"] == "clock":
-            self.send({"t": "clock", "id": order.get("id"), "time": time.time()})
-            return
         self.went = self.went or order["op"] == "go"
         if self.supervisor is not None:
             try:

@@ -2,7 +2,7 @@
 
 It runs as `python3 -I -S <run folder>/supervisor.py`, reads its order from stdin, writes "ready" to the inherited
 pipe, and serves whoever connects to the socket in the run folder: it sends every event so far and every new one, and
-takes the orders go, stop and kill. It ends by itself once nothing of the run is left.
+takes the orders go and stop. It ends by itself once nothing of the run is left.
 """
 
 from __future__ import annotations

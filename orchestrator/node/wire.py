@@ -11,12 +11,25 @@ import os
 from typing import Any
 
 
+class Lines:
+    """Cuts a stream of bytes into JSON documents, one a line; what is not whole yet waits for more."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Take the next bytes and give the documents that are whole."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        return [json.loads(line) for line in lines if line]
+
+
 class Wire:
     """The node's end of a channel."""
 
     def __init__(self, nonce: str) -> None:
         self.out = os.dup(1)
-        self._rest = b""
+        self._lines = Lines()
         self._orders: list[dict[str, Any]] = []
         # A stray print of a library must not land between two frames.
         os.dup2(2, 1)
@@ -42,9 +55,7 @@ class Wire:
 
     def _fill(self) -> bool:
         data = os.read(0, 1 << 16)
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()
-        self._orders += [json.loads(line) for line in lines if line]
+        self._orders += self._lines.feed(data)
         return bool(data)
 
 

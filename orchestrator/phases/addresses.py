@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.checks.remedies import on_node
-from orchestrator.errors import LinkLostError, NodeError
 from orchestrator.facts import Facts
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
+from orchestrator.transport.answers import read_frame
 from orchestrator.transport.fanout import fan_out
 from orchestrator.values import Finding, Node
 
@@ -77,21 +77,6 @@ class Attempt:
     took_ms: float = 0.0
 
 
-def read_frame(channel: Channel, where: str, limit_s: float) -> Mapping[str, Any]:
-    """Wait for the next frame of a program that has to send one."""
-    try:
-        frame = channel.read(limit_s)
-    except TimeoutError:
-        raise LinkLostError(
-            what=f"no answer within {limit_s:g} s", where=where, remedy="is the node overloaded or its disk hanging?"
-        ) from None
-    if frame is None:
-        raise NodeError(what="the launcher's program ended without an answer", where=where)
-    if "error" in frame.header:
-        raise NodeError(what=str(frame.header["error"]), where=where)
-    return frame.header
-
-
 def prove_addresses(links: Sequence[Link], nodes: Sequence[Node], facts: Sequence[Facts], settings: Settings) -> Proof:
     """Hold a port on the head and let every node come to it; the hold stays open in the proof.
 
@@ -102,7 +87,7 @@ def prove_addresses(links: Sequence[Link], nodes: Sequence[Node], facts: Sequenc
     names = [nodes[0].addr] if nodes[0].addr and not is_numeric(nodes[0].addr) else []
     channel = links[0].open("reach", {"act": "hold", "port": settings.master_port, "nonce": nonce, "names": names})
     try:
-        held = read_frame(channel, nodes[0].name, ANSWER_S)
+        held = read_frame(channel, nodes[0].name, ANSWER_S).header
         if "trouble" in held:
             channel.close()
             return _unproved([_taken(nodes[0], held)])

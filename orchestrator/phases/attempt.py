@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.tracebacks import address_in_use
-from orchestrator.diagnosis.verdict import build_verdict, find_first_failure
+from orchestrator.diagnosis.verdict import Texts, build_verdict, find_first_failure
 from orchestrator.output.verdict_text import shorten_code
 from orchestrator.output.wording import strip_controls
 from orchestrator.phases.connect import connect
@@ -90,7 +90,7 @@ def run_attempt(attempt: Attempt, plan: Plan) -> Outcome:
                 events=events,
                 note=lambda event: note_event(attempt.log, event),
                 say=lambda words: say_event(attempt.talk, words),
-                first_words=lambda: first_words(decider, attempt, plan),
+                first_words=lambda: first_words(decider, texts, plan),
                 on_running=lambda: ground.proof.hold.close() if ground.proof.hold is not None else None,
                 time_limit_s=attempt.time_limit_s,
             )
@@ -161,9 +161,9 @@ def call_off(readers: Sequence[NodeReader], plan: Plan) -> None:
         reader.order({"op": "stop", "grace_s": plan.failure_grace_s, "reason": "the launcher broke"})
 
 
-def first_words(decider: Decider, attempt: Attempt, plan: Plan) -> str:
+def first_words(decider: Decider, texts: Texts, plan: Plan) -> str:
     """Quote what broke first, as far as it is known now."""
-    first = find_first_failure(decider.history, build_texts(plan, attempt.paths))
+    first = find_first_failure(decider.history, texts)
     if first is None or not first.error:
         return ""
     who = f"rank {first.rank} on node {first.node_rank} {first.node}" if first.rank is not None else first.node

@@ -8,10 +8,11 @@ from typing import Any
 
 from orchestrator.checks.catalogue import run_checks
 from orchestrator.facts import Facts, parse_facts
-from orchestrator.phases.addresses import Place, PortHold, Proof, is_numeric, prove_addresses, read_frame
+from orchestrator.phases.addresses import Place, PortHold, Proof, is_numeric, prove_addresses
 from orchestrator.phases.push import default_workdir
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
+from orchestrator.transport.answers import read_frame
 from orchestrator.transport.fanout import fan_out
 from orchestrator.values import Finding, Node
 
@@ -48,7 +49,7 @@ def _probe_node(node_rank: int, link: Link, settings: Settings, routes: list[str
     try:
         clock = min((_ask_clock(channel, link.node.name) for _ in range(CLOCK_ROUNDS)), key=lambda pair: pair[1])
         channel.send({"op": "answer"})
-        answer = read_frame(channel, link.node.name, PROBE_S)
+        answer = read_frame(channel, link.node.name, PROBE_S).header
     finally:
         channel.close()
     facts = parse_facts(node_rank, answer, clock, link.node.name)
@@ -61,7 +62,7 @@ def _ask_clock(channel: Channel, where: str) -> tuple[float, float]:
     """Measure how far the node's clock is ahead of ours, and how wrong that can be."""
     sent = time.time()
     channel.send({"op": "clock"})
-    theirs = float(read_frame(channel, where, PROBE_S)["clock"])
+    theirs = float(read_frame(channel, where, PROBE_S).header["clock"])
     received = time.time()
     return theirs - (sent + received) / 2, (received - sent) / 2
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OURS = "aorta-launch"
 """The origin of what the launcher sets by itself."""
 
-CLEARED = (
+TORCHRUN = (
     "PET_*",
     "RANK",
     "LOCAL_RANK",
@@ -27,16 +27,21 @@ CLEARED = (
     "LOCAL_WORLD_SIZE",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
-    "ROLE_*",
     "MASTER_ADDR",
     "MASTER_PORT",
-    "TORCHELASTIC_*",
-    "TORCH_ELASTIC_WORKER_IDENTICAL",
-    "AORTA_*",
 )
+"""What torchrun reads as its own options, or sets for the ranks."""
+
+CLEARED = (*TORCHRUN, "ROLE_*", "TORCHELASTIC_*", "TORCH_ELASTIC_WORKER_IDENTICAL", "AORTA_*")
 """What is removed from the session that SSH opens on a node, before the environment of a run is laid over it."""
 
 PROTECTED = (
+    *TORCHRUN,
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "ROLE_WORLD_SIZE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_RUN_ID",
     "AORTA_RUN_ID",
     "AORTA_ATTEMPT",
     "AORTA_NODE_RANK",
@@ -44,20 +49,6 @@ PROTECTED = (
     "AORTA_HOSTS",
     "AORTA_OUTPUT_DIR",
     "AORTA_CONFIG",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_RUN_ID",
-    "PET_*",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_NAME",
-    "ROLE_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
 )
 """What the launcher and torchrun set themselves: a value of the user's would be lost or would break the run."""
 

@@ -66,7 +66,7 @@ class Story:
                 self.tell("rank", node.node_rank, rank=rank, local_rank=local, world_size=self.plan.world_size)
 
     def rank_ends(self, rank: int, at: float = 5.0, code: int | None = 0, **data: Any) -> list[Order]:
-        node = self.plan.node_of(rank)
+        node = next(node for node in self.plan.nodes if rank in node.ranks)
         local = rank - node.first_rank
         fields = {"signal": None, **data}
         return self.tell("rank_exit", node.node_rank, at, rank=rank, local_rank=local, code=code, **fields)
