@@ -195,6 +195,7 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         "print(code, time.process_time(), sorted(heavy), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0
     status, cpu_s, heavy = done.stderr.split(maxsplit=2)
     assert (status, heavy.strip()) == ("0", "[]")
     assert float(cpu_s) < 0.5
