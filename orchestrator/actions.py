@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.checks.catalogue import check_names_exist
+from orchestrator.checks.catalogue import check_names_exist, check_rules_fit, run_checks
 from orchestrator.environment import settings_env
 from orchestrator.errors import UsageError
+from orchestrator.facts import Facts, Survey
 from orchestrator.nodelist import read_node_list, select_nodes
-from orchestrator.output.checks_text import checks_document, is_ready, render_checks, render_problems, render_ready
+from orchestrator.output.catalogue_text import catalogue_document, render_catalogue
+from orchestrator.output.checks_document import checks_document
+from orchestrator.output.checks_text import is_ready, render_checks, render_problems, render_ready
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill
 from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
@@ -20,28 +24,30 @@ from orchestrator.output.wording import count
 from orchestrator.phases.connect import connect
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.known_runs import KnownRun, choose_runs, read_known_runs
-from orchestrator.phases.preflight import judge, probe_nodes, prove_addresses
+from orchestrator.phases.preflight import probe_nodes, prove_addresses
 from orchestrator.phases.record import end_entry
 from orchestrator.phases.run import new_run_id, run_on
+from orchestrator.phases.saved import read_answers, write_answers
 from orchestrator.phases.script import check_script
 from orchestrator.phases.signals import Terminated, caught_signals
 from orchestrator.phases.stop import stop_run
 from orchestrator.settings import Settings, render_origins
 from orchestrator.transport import Link
-from orchestrator.values import EnvValue, Exit, Node
+from orchestrator.values import EnvValue, Exit, Finding, Node
 
 
 def launch(settings: Settings) -> int:
     """Check, plan, push, start, watch, collect: one run from a node list to its verdict."""
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
     talk.detail(render_origins(settings))
+    refuse_unknown_checks(settings)
     nodes = read_nodes(settings)
     check_script(settings)
     env = settings_env(settings, os.environ)
     with ExitStack() as undo:
         try:
             signals = undo.enter_context(caught_signals())
-            ground = survey(nodes, settings, env, talk, undo)
+            ground = survey_nodes(nodes, settings, env, talk, undo)
             if not show_findings(ground, talk):
                 return int(Exit.NOT_READY)
             if settings.dry_run or settings.print_commands:
@@ -59,13 +65,30 @@ def check(settings: Settings) -> int:
     """Ask every node whether a launch would work, and say what to do where not."""
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
     talk.detail(render_origins(settings))
-    nodes = read_nodes(settings)
+    refuse_unknown_checks(settings)
     with ExitStack() as undo:
-        ground = survey(nodes, settings, (), talk, undo)
-        talk.show(render_checks(nodes, ground.findings, every=settings.verbosity > 0))
+        if settings.from_facts is not None:
+            facts: Sequence[Facts]
+            findings: Sequence[Finding]
+            nodes, facts, survey = read_answers(settings.from_facts)
+            findings = run_checks(nodes, facts, survey, settings, settings.check_level)
+        else:
+            nodes = read_nodes(settings)
+            ground = survey_nodes(nodes, settings, (), talk, undo)
+            facts, findings = ground.facts, ground.findings
+        talk.show(render_checks(nodes, findings, every=settings.every_finding or settings.verbosity > 0))
         if settings.json_output:
-            talk.document(checks_document(nodes, ground.findings))
-        return int(Exit.DONE if is_ready(ground.findings) else Exit.NOT_READY)
+            talk.document(checks_document(nodes, facts, findings, strict=settings.strict))
+        return int(Exit.DONE if is_ready(findings, strict=settings.strict) else Exit.NOT_READY)
+
+
+def list_checks(*, as_json: bool) -> int:
+    """Print every check: what it looks at, what is fail and what is warn."""
+    if as_json:
+        sys.stdout.write(json.dumps(catalogue_document(), indent=2) + "\n")
+    else:
+        sys.stdout.write(render_catalogue())
+    return int(Exit.DONE)
 
 
 def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool) -> int:  # noqa: FBT001
@@ -89,25 +112,46 @@ def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool) -> int:
 
 def read_nodes(settings: Settings) -> tuple[Node, ...]:
     """Read the node list and take the nodes that are meant; contact nobody yet."""
-    check_names_exist(settings.checks_skip, settings.origins["checks_skip"])
     return select_nodes(read_node_list(settings.nodes), settings.include, settings.exclude)
 
 
-def survey(nodes: Sequence[Node], settings: Settings, env: tuple[EnvValue, ...], talk: Talk, undo: ExitStack) -> Ground:
-    """Connect to every node, ask it, prove the addresses, and judge."""
-    size = count(len(nodes), "node")
-    with talk.waiting(f"connecting to {size}"):
-        links = connect(nodes, settings)
+def refuse_unknown_checks(settings: Settings) -> None:
+    """Refuse names of checks, and rules for them, that there are not."""
+    check_names_exist(settings.checks_skip, settings.origins["checks_skip"], skipped=True)
+    check_names_exist(settings.checks_only, settings.origins["checks_only"])
+    check_rules_fit(settings)
+
+
+def survey_nodes(
+    nodes: Sequence[Node], settings: Settings, env: tuple[EnvValue, ...], talk: Talk, undo: ExitStack
+) -> Ground:
+    """Connect to every node, ask it, prove the addresses, measure what the level asks for, and judge."""
+    size, names = count(len(nodes), "node"), [node.name for node in nodes]
+    with talk.waiting(f"connecting to {size}", names) as done:
+        links = connect(nodes, settings, done)
     # The run may replace a link that broke: close what is in the list at the end.
     undo.callback(close_links, links)
-    with talk.waiting(f"asking {size}"):
-        facts = probe_nodes(links, settings)
+    with talk.waiting(f"asking {size}", names) as done:
+        answers = probe_nodes(links, settings, done)
+    facts = [answer.facts for answer in answers]
     with talk.waiting(f"proving the addresses of {size}"):
         proof = prove_addresses(links, nodes, facts, settings)
     if proof.hold is not None:
         undo.callback(proof.hold.close)
-    findings = judge(nodes, facts, proof.findings, settings)
-    return Ground(settings=settings, nodes=nodes, links=links, facts=facts, proof=proof, findings=findings, env=env)
+    survey = Survey(reach=proof.reach)
+    if settings.save_facts is not None:
+        write_answers(settings.save_facts, nodes, answers, survey)
+    findings = run_checks(nodes, facts, survey, settings, settings.check_level)
+    return Ground(
+        settings=settings,
+        nodes=nodes,
+        links=links,
+        facts=facts,
+        proof=proof,
+        survey=survey,
+        findings=findings,
+        env=env,
+    )
 
 
 def close_links(links: Sequence[Link]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from orchestrator import __version__
 from orchestrator.errors import AortaError, UsageError
-from orchestrator.flags import LAUNCH, SCRIPT_WORDS, SHARED, add_verb
+from orchestrator.flags import CHECK, CHECK_SCRIPT, LAUNCH, SCRIPT_WORDS, SHARED, add_verb
 from orchestrator.values import Exit
 from orchestrator.words import CallWords, split_words
 
@@ -62,17 +62,18 @@ def launch(flags: dict[str, Any]) -> int:
         "master_port": LAUNCH["master_port"],
         "python": LAUNCH["python"],
         "workdir": LAUNCH["workdir"],
-        "checks_skip": Annotated[
-            list[str] | None, typer.Option("--skip", metavar="NAMES", help="Leave these checks out.")
-        ],
+        "push": LAUNCH["push"],
+        **CHECK,
+        "words": CHECK_SCRIPT,
     },
 )
 def check(flags: dict[str, Any]) -> int:
     """Ask every node whether a launch would work, and say what to do where not."""
+    listing = flags.pop("list_checks")
     settings = _build(flags)
     from orchestrator import actions
 
-    return actions.check(settings)
+    return actions.list_checks(as_json=settings.json_output) if listing else actions.check(settings)
 
 
 @add_verb(

@@ -15,6 +15,7 @@ _OUTPUT = "Output"
 _RUN = "The run"
 _ENVIRONMENT = "Environment of the ranks"
 _CODE = "Code"
+_CHECKS = "Checks"
 
 
 def _text(spelling: str, metavar: str, text: str, panel: str) -> Any:
@@ -77,6 +78,22 @@ LAUNCH: dict[str, Any] = {
     "workdir": _text("--workdir", "DIR", "Where the code lies [dim](~/.aorta/code/<project>)[/dim].", _CODE),
     "push": _switch("--push/--no-push", "Push the project first [dim](yes)[/dim].", _CODE),
 }
+
+CHECK: dict[str, Any] = {
+    "check_level": _text("--level", "0|1|2", "0 facts, 1 collectives, 2 load [dim](0)[/dim].", _CHECKS),
+    "checks_only": _many("--only", "NAMES", "Only these checks.", _CHECKS),
+    "checks_skip": _many("--skip", "NAMES", "Leave these checks out.", _CHECKS),
+    "strict": _switch("--strict", "Warnings count as well.", _CHECKS),
+    "every_finding": _switch("--all", "Show every check, also what is well or does not apply.", _CHECKS),
+    "list_checks": _switch("--list", "List every check and end.", _CHECKS),
+    "save_facts": _text("--save-facts", "DIR", "Keep the nodes' answers in a folder.", _CHECKS),
+    "from_facts": _text("--from-facts", "DIR", "Judge kept answers; contact nobody.", _CHECKS),
+}
+
+CHECK_SCRIPT: Any = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SCRIPT]", help="The script that will run: what it imports is checked too."),
+]
 
 SCRIPT_WORDS: Any = Annotated[
     list[str] | None,

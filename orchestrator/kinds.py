@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from orchestrator.noderanges import split_names
 
@@ -154,6 +154,46 @@ def _parse_color(raw: Any) -> str:
     raise ValueError("auto, always or never")
 
 
+class CheckRule(BaseModel):
+    """What launch.checks says of one check."""
+
+    model_config = ConfigDict(frozen=True)
+
+    severity: Literal["warn", "fail"] | None = None
+    """What a problem that it finds counts as; None: as the check itself says."""
+    skip: bool = False
+    reason: str = ""
+    thresholds: Mapping[str, float] = {}
+
+
+def _parse_rule(name: str, raw: Any) -> CheckRule:
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"a mapping like {{severity: warn, reason: ...}} for {name}")  # noqa: TRY004 - as above
+    given = dict(raw)
+    severity, skip, reason = given.pop("severity", None), given.pop("skip", False), given.pop("reason", "")
+    if severity not in (None, "warn", "fail"):
+        raise ValueError(f"severity of {name} to be warn or fail (skip: true leaves the check out)")
+    if not isinstance(skip, bool):
+        raise ValueError(f"skip of {name} to be true or false")  # noqa: TRY004 - as above
+    if not isinstance(reason, str):
+        raise ValueError(f"reason of {name} to be a text")  # noqa: TRY004 - as above
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{key} of {name} to be a number")
+    thresholds = {str(key): float(value) for key, value in given.items()}
+    return CheckRule(severity=severity, skip=skip, reason=reason, thresholds=thresholds)
+
+
+def _parse_checks(raw: Any) -> dict[str, CheckRule]:
+    if raw is None:
+        return {}
+    if not isinstance(raw, Mapping):
+        raise ValueError("a mapping of checks, like disk: {fail_gib: 20}")  # noqa: TRY004 - as above
+    return {
+        str(name): rule if isinstance(rule, CheckRule) else _parse_rule(str(name), rule) for name, rule in raw.items()
+    }
+
+
 def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda raw: None if raw is None else parse(raw)
 
@@ -175,6 +215,8 @@ MaybePath = Annotated[Path | None, BeforeValidator(_or_none(_parse_path))]
 Names = Annotated[tuple[str, ...], BeforeValidator(_parse_names)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_parse_words)]
 Env = Annotated[Mapping[str, str], BeforeValidator(_parse_env)]
+Checks = Annotated[Mapping[str, CheckRule], BeforeValidator(_parse_checks)]
+Level = Annotated[int, BeforeValidator(_whole(0, 2))]
 Processes = Annotated[str, BeforeValidator(_parse_processes)]
 Ranks = Annotated[str, BeforeValidator(_parse_ranks)]
 Label = Annotated[str, BeforeValidator(_parse_label)]

@@ -15,11 +15,16 @@ from orchestrator.errors import ConfigError, UsageError
 VARIABLE_PREFIX = "AORTA_LAUNCH_"
 
 NOT_IN_CONFIG = frozenset(
-    {"config", "config_text", "origins", "json_output", "verbosity", "flag_env", "dry_run", "print_commands"}
+    {
+        *("config", "config_text", "origins", "json_output", "verbosity", "flag_env", "dry_run", "print_commands"),
+        *("checks_only", "check_level", "strict", "every_finding", "save_facts", "from_facts"),
+    }
 )
 """What belongs to one call, not to a file that many calls share."""
 
-NOT_IN_VARIABLES = frozenset({"config_text", "origins", "flag_env", "env", "script", "module", "args"})
+NOT_IN_VARIABLES = frozenset(
+    {"config_text", "origins", "flag_env", "env", "script", "module", "args", "checks", "require_paths"}
+)
 
 FLAG_NAMES = {
     "connect_timeout_s": "--connect-timeout",
@@ -28,6 +33,9 @@ FLAG_NAMES = {
     "timeout_s": "--timeout",
     "grace_s": "--grace",
     "checks_skip": "--skip",
+    "checks_only": "--only",
+    "check_level": "--level",
+    "every_finding": "--all",
 }
 """Where a flag is not simply the key with dashes."""
 
@@ -78,9 +86,9 @@ class Settings(BaseModel):
 
     check: kinds.Switch = Field(True, description="Check the nodes before the start.")
     checks_skip: kinds.Names = Field((), description="Checks that are left out.")
-    min_disk_gib: kinds.Amount = Field(1.0, description="Free disk that a node must have.")
-    max_clock_offset_s: kinds.SomeSeconds = Field(5.0, description="Clock difference that is still good.")
-    gpu_busy_mib: kinds.CountOrZero = Field(1024, description="A GPU with more memory in use is not free.")
+    checks: kinds.Checks = Field({}, description="A check by name: severity, skip, reason, its thresholds.")
+    require_paths: kinds.Words = Field((), description="Paths that must be there on every node.")
+    require_commands: kinds.Names = Field((), description="Programs that must be on the PATH of every node.")
 
     label: kinds.Label = Field("multinode", description="First part of the run id.")
     experiments_dir: kinds.FilePath = Field(Path("experiments"), description="Where experiment directories are made.")
@@ -92,6 +100,12 @@ class Settings(BaseModel):
     flag_env: kinds.Words = ()
     dry_run: kinds.Switch = False
     print_commands: kinds.Switch = False
+    checks_only: kinds.Names = ()
+    check_level: kinds.Level = 0
+    strict: kinds.Switch = False
+    every_finding: kinds.Switch = False
+    save_facts: kinds.MaybePath = None
+    from_facts: kinds.MaybePath = None
     config_text: str | None = None
     origins: Mapping[str, str] = {}
 
@@ -202,7 +216,10 @@ def _take_config(config: ConfigFile, values: dict[str, Any], origins: dict[str, 
 
 def _takes_text(key: str) -> bool:
     # What a person wrote as 3.0e-4 or 007 reaches the script as those very characters.
-    return Settings.model_fields[key].annotation not in (bool, int, float, float | None, int | None) and key != "color"
+    return Settings.model_fields[key].annotation not in (bool, int, float, float | None, int | None) and key not in (
+        "color",
+        "checks",
+    )
 
 
 def _read_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -58,6 +58,10 @@ class Finding:
     node_rank: int | None = None
     detail: str = ""
     remedy: str = ""
+    why: str = ""
+    """What would happen at the launch."""
+    reason: str = ""
+    """Why the config judges it otherwise than the check does."""
 
 
 @dataclass(frozen=True, kw_only=True)

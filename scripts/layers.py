@@ -33,7 +33,6 @@ ROOM_OF_FILE = {
     "nodeline": "nodelist",
     "noderanges": "nodelist",
     "textfiles": "nodelist",
-    "gpus": "facts",
     "config": "settings",
     "environment": "settings",
     "kinds": "settings",

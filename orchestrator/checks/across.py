@@ -6,18 +6,19 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from orchestrator.checks.check import Check
 from orchestrator.checks.remedies import install_torch, on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
+from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
-CLOCK_WARN_S = 1.0
 Nodes = Sequence[Node]
 AllFacts = Sequence[Facts]
 
 
-def _compare(
+def compare(
     values: Sequence[str | None], nodes: Nodes, what: str, differ: Callable[[int, str, str], Seen]
 ) -> list[Seen]:
     """Judge each value against the most frequent one; the head's counts first where two are as frequent."""
@@ -40,7 +41,7 @@ def _compare(
 def compare_torch(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
     """Torch is the same version and build everywhere."""
     del settings
-    return _compare(
+    return compare(
         [fact.torch_version for fact in facts],
         nodes,
         "torch",
@@ -51,7 +52,7 @@ def compare_torch(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[See
 def compare_python(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
     """Python has the same major and minor version everywhere."""
     del settings
-    return _compare(
+    return compare(
         [".".join(fact.python_version.split(".")[:2]) or None for fact in facts],
         nodes,
         "Python",
@@ -66,7 +67,7 @@ def compare_cuda(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen
     del settings
     reference = Counter(fact.torch_version for fact in facts if fact.torch_version).most_common(1)
     version = reference[0][0] if reference else ""
-    return _compare(
+    return compare(
         [_runtime(fact) for fact in facts],
         nodes,
         "runtime",
@@ -86,7 +87,7 @@ def compare_nccl(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen
     """NCCL is the same version everywhere; different ones hang or fail without a word."""
     del settings
     package = "nvidia-nccl-cu12"
-    return _compare(
+    return compare(
         [fact.nccl_version for fact in facts],
         nodes,
         "NCCL",
@@ -105,7 +106,7 @@ def compare_gpu_model(nodes: Nodes, facts: AllFacts, settings: Settings) -> list
     """All GPUs are of one model, and no node is without where others have some."""
     mixed = any(fact.gpus for fact in facts) and settings.nproc_per_node != "cpu"
     models = [", ".join(sorted({gpu.model for gpu in fact.gpus})) or None for fact in facts]
-    seen = _compare(
+    seen = compare(
         models,
         nodes,
         "GPU",
@@ -137,9 +138,9 @@ def compare_clock(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[See
         apart = offset - middle
         detail = f"{apart:+.3f} s \u00b1 {fact.clock_error_s or 0.0:.3f} s"
         remedy = on_node(node, "sudo systemctl restart systemd-timesyncd || sudo chronyc makestep", terminal=True)
-        if abs(apart) > settings.max_clock_offset_s:
+        if abs(apart) > threshold(settings, "clock", "fail_s"):
             seen.append(fail(f"{detail} against the others", remedy))
-        elif abs(apart) > CLOCK_WARN_S:
+        elif abs(apart) > threshold(settings, "clock", "warn_s"):
             seen.append(warn(f"{detail} against the others", remedy))
         else:
             seen.append(ok(detail))
@@ -162,3 +163,62 @@ def compare_machines(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[
         else:
             seen.append(ok(f"{facts[rank].hostname}, boot {key[0][:8]}"))
     return seen
+
+
+MACHINES = (
+    Check(
+        name="same-machine",
+        looks_at="boot id and network of every node",
+        why="two agents on one machine fight for GPUs and ports",
+        fails="two lines of the node list are one machine",
+        across=compare_machines,
+    ),
+)
+SOFTWARE = (
+    Check(
+        name="python-equal",
+        looks_at="major and minor version of Python",
+        why="pickles and byte code may differ between ranks",
+        warns="a node differs from most",
+        across=compare_python,
+    ),
+    Check(
+        name="torch-equal",
+        looks_at="version and build of torch",
+        why="ranks of different torch hang or fail at the first collective",
+        fails="a node differs from most",
+        across=compare_torch,
+    ),
+    Check(
+        name="cuda-equal",
+        looks_at="the CUDA or ROCm that torch was built for",
+        why="the ranks have no common backend",
+        fails="a node differs from most",
+        across=compare_cuda,
+    ),
+    Check(
+        name="nccl-equal",
+        looks_at="version of the NCCL package",
+        why="different NCCL hang or fail without a word",
+        fails="a node differs from most",
+        across=compare_nccl,
+    ),
+)
+HARDWARE = (
+    Check(
+        name="gpu-model",
+        looks_at="model of the GPUs",
+        why="the slowest GPU sets the pace, and small memory ends the run",
+        fails="a node has no GPU where others have some",
+        warns="a node has other GPUs than most",
+        across=compare_gpu_model,
+    ),
+    Check(
+        name="clock",
+        looks_at="clock against the median of the nodes and the launch host",
+        why="from 15 s on agents refuse to meet, and logs are out of order",
+        fails="more than {fail_s:g} s apart",
+        warns="more than {warn_s:g} s apart",
+        across=compare_clock,
+    ),
+)

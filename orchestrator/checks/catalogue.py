@@ -1,72 +1,34 @@
-"""The list of all checks, in the order in which they are shown; a new one is one function and one line here."""
+"""The list of all checks, in the order in which they are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from difflib import get_close_matches
 
-from orchestrator.checks import across, hardware, machine, software
-from orchestrator.checks.seen import Seen, skip
+from orchestrator.checks import across, hardware, machine, reach, software
+from orchestrator.checks.check import Check
+from orchestrator.checks.seen import skip
 from orchestrator.errors import ConfigError
-from orchestrator.facts import Facts
+from orchestrator.facts import Facts, Survey
 from orchestrator.settings import Settings
 from orchestrator.values import Finding, Node
 
-OneNode = Callable[[Node, Facts, Settings], Seen]
-AllNodes = Callable[[Sequence[Node], Sequence[Facts], Settings], Sequence[Seen]]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check: its name, what it looks at, and the function that judges one node or compares all."""
-
-    name: str
-    looks_at: str
-    each: OneNode | None = None
-    across: AllNodes | None = None
-
-    @property
-    def scope(self) -> str:
-        """Node: judges each alone; cluster: compares them."""
-        return "node" if self.each else "cluster"
-
-    def judge(self, nodes: Sequence[Node], facts: Sequence[Facts], settings: Settings) -> list[Seen]:
-        """Give what was seen on every node, in their order."""
-        if self.each is not None:
-            return [self.each(node, fact, settings) for node, fact in zip(nodes, facts, strict=True)]
-        assert self.across is not None
-        return list(self.across(nodes, facts, settings))
-
-
 CATALOGUE: tuple[Check, ...] = (
-    Check("same-machine", "boot id and network of every node", across=across.compare_machines),
-    Check("home", "HOME on the node, where the run folder is made", machine.check_home),
-    Check("python", "the interpreter that runs the script", software.check_python),
-    Check("python-equal", "major and minor version of Python", across=across.compare_python),
-    Check("torch", "torch in that interpreter, by its metadata", software.check_torch),
-    Check("torch-equal", "version and build of torch", across=across.compare_torch),
-    Check("cuda-equal", "the CUDA or ROCm that torch was built for", across=across.compare_cuda),
-    Check("nccl-equal", "version of the NCCL package", across=across.compare_nccl),
-    Check("torch-bytecode", "compiled modules of torch", software.check_torch_bytecode),
-    Check("gpu-driver", "nvidia-smi, amd-smi or rocm-smi", hardware.check_gpu_driver),
-    Check("gpu-count", "GPUs against the processes that were asked for", hardware.check_gpu_count),
-    Check("gpu-model", "model of the GPUs", across=across.compare_gpu_model),
-    Check("gpu-free", "processes and memory on the GPUs", hardware.check_gpu_free),
-    Check("interface", "iface= of the node list", machine.check_interface),
-    Check("hostname", "what the node's own name resolves to", machine.check_hostname),
-    Check("clock", "clock against the median of all", across=across.compare_clock),
-    Check("disk", "free space of the working directory and of ~/.aorta", machine.check_disk),
-    Check("memory", "free memory, within the session's limit", machine.check_memory),
-    Check("shm", "free space in /dev/shm", machine.check_shm),
-    Check("limits", "open files of this very session", machine.check_limits),
-    Check("rsync", "rsync on the PATH", software.check_rsync),
-    Check("leftovers", "processes that carry the id of an earlier run", machine.check_leftovers),
+    *across.MACHINES,
+    *machine.PLACES,
+    *software.CHECKS,
+    *across.SOFTWARE,
+    *hardware.CHECKS,
+    *across.HARDWARE,
+    *machine.CHECKS,
+    *reach.CHECKS,
 )
+PROOF = frozenset(check.name for check in reach.CHECKS)
+"""What a launch cannot do without, also with --no-check: torchrun would hang for minutes."""
 
 
-def check_names_exist(names: Sequence[str], where: str) -> None:
-    """Refuse the name of a check that there is not.
+def check_names_exist(names: Sequence[str], where: str, *, skipped: bool = False) -> None:
+    """Refuse the name of a check that there is not, or that cannot be left out.
 
     Raises:
         ConfigError: it is unknown; the nearest one is named.
@@ -76,19 +38,78 @@ def check_names_exist(names: Sequence[str], where: str) -> None:
         if name not in known:
             near = get_close_matches(name, known, n=1, cutoff=0.4)
             meant = f", did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"there is no check {name}{meant}", where=where, remedy=f"checks: {', '.join(known)}")
+            raise ConfigError(f"there is no check {name}{meant}", where=where, remedy="aorta-launch check --list")
+        if skipped and name in PROOF:
+            raise ConfigError(
+                f"{name} cannot be left out: the run takes its address and port from it",
+                where=where,
+                remedy=f"remove {name} there",
+            )
 
 
-def run_checks(nodes: Sequence[Node], facts: Sequence[Facts], settings: Settings) -> list[Finding]:
-    """Let every check judge every node; what the user left out is a finding too."""
+def check_rules_fit(settings: Settings) -> None:
+    """Refuse rules for checks, or thresholds of theirs, that there are not.
+
+    Raises:
+        ConfigError: one is unknown.
+    """
+    where = settings.origins.get("checks", "config")
+    check_names_exist(tuple(settings.checks), where)
+    for check in CATALOGUE:
+        rule = settings.checks.get(check.name)
+        if rule is not None and check.name in PROOF and (rule.skip or rule.severity == "warn"):
+            check_names_exist([check.name], where, skipped=True)
+        for name in rule.thresholds if rule else ():
+            if name not in check.thresholds:
+                its = ", ".join(("severity", "skip", "reason", *check.thresholds))
+                raise ConfigError(
+                    f"launch.checks: {check.name} has no {name}", where=where, remedy=f"{check.name} takes {its}"
+                )
+
+
+def run_checks(
+    nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings, level: int = 0
+) -> list[Finding]:
+    """Let every check up to a level judge every node; what the user left out is a finding too."""
     findings: list[Finding] = []
     for check in CATALOGUE:
-        if check.name in settings.checks_skip:
-            seen = [skip("left out by --skip or launch.checks_skip")] * len(nodes)
-        else:
-            seen = check.judge(nodes, facts, settings)
-        findings += [
-            Finding(check=check.name, status=one.status, node_rank=fact.node_rank, detail=one.detail, remedy=one.remedy)
-            for fact, one in zip(facts, seen, strict=True)
-        ]
+        if check.level > level or (settings.checks_only and check.name not in settings.checks_only):
+            continue
+        if not settings.check and check.name not in PROOF:
+            continue
+        findings += _judge(check, nodes, facts, survey, settings)
     return findings
+
+
+def _judge(
+    check: Check, nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings
+) -> list[Finding]:
+    rule = settings.checks.get(check.name)
+    if check.name in settings.checks_skip:
+        return _left_out(check, facts, "left out by --skip or launch.checks_skip", "")
+    if rule is not None and rule.skip:
+        return _left_out(check, facts, "left out by launch.checks", rule.reason)
+    findings = []
+    for node_rank, seen in check.judge(nodes, facts, survey, settings):
+        bad = seen.status in ("warn", "fail")
+        changed = rule is not None and rule.severity is not None and bad
+        findings.append(
+            Finding(
+                check=check.name,
+                status=rule.severity if rule is not None and rule.severity is not None and bad else seen.status,
+                node_rank=node_rank,
+                detail=seen.detail,
+                remedy=seen.remedy,
+                why=check.why if bad else "",
+                reason=rule.reason if rule is not None and (changed or rule.thresholds) else "",
+            )
+        )
+    return findings
+
+
+def _left_out(check: Check, facts: Sequence[Facts], detail: str, reason: str) -> list[Finding]:
+    seen = skip(detail)
+    return [
+        Finding(check=check.name, status=seen.status, node_rank=fact.node_rank, detail=seen.detail, reason=reason)
+        for fact in facts
+    ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from orchestrator.checks.check import Check
 from orchestrator.checks.remedies import install_torch, on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
-from orchestrator.facts import Facts
-from orchestrator.gpus import Gpu, find_gpu
+from orchestrator.checks.thresholds import threshold
+from orchestrator.facts import Facts, Gpu, find_gpu
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
@@ -93,7 +94,7 @@ def check_gpu_free(node: Node, facts: Facts, settings: Settings) -> Seen:
             f"{on_node(node, f'ps -o pid,user,etime,args -p {pids}')}; or go on with --skip gpu-free",
         )
     used = {gpu.index: gpu.memory_used_mib for gpu in gpus if gpu.memory_used_mib is not None}
-    busy = {index: mib for index, mib in used.items() if mib > settings.gpu_busy_mib}
+    busy = {index: mib for index, mib in used.items() if mib > threshold(settings, "gpu-free", "warn_mib")}
     if busy:
         seen = ", ".join(f"GPU {index}: {mib} MiB" for index, mib in busy.items())
         return warn(
@@ -105,3 +106,29 @@ def check_gpu_free(node: Node, facts: Facts, settings: Settings) -> Seen:
     if facts.why_unknown("gpu_processes"):
         return unknown(f"the processes on the GPUs: {facts.why_unknown('gpu_processes')}")
     return ok(f"at most {max(used.values())} MiB in use")
+
+
+CHECKS = (
+    Check(
+        name="gpu-driver",
+        looks_at="nvidia-smi, amd-smi or rocm-smi",
+        why="ranks would find no GPU, or hang with the driver",
+        warns="torch has no code for the GPUs that are there",
+        each=check_gpu_driver,
+    ),
+    Check(
+        name="gpu-count",
+        looks_at="GPUs against the processes that were asked for",
+        why="ranks without a GPU fail with an invalid device ordinal",
+        fails="fewer GPUs than processes",
+        each=check_gpu_count,
+    ),
+    Check(
+        name="gpu-free",
+        looks_at="processes and memory on the GPUs",
+        why="out of memory, or two runs that slow each other",
+        fails="a foreign process is on a GPU",
+        warns="more than {warn_mib:g} MiB are in use",
+        each=check_gpu_free,
+    ),
+)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import shlex
 
+from orchestrator.checks.check import Check
 from orchestrator.checks.hardware import usable_gpus, wanted_processes
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
+from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
-
-ENOUGH_DISK = 5
-MIN_INODES = 1000
-RANK_FAIL_GIB = 0.25
-"""A rank that has imported torch and done nothing holds about 0.22 GiB, and so does the agent."""
-RANK_WARN_GIB = 1.0
-SHM_WARN_GIB = 1.0
-NOFILE_WARN = 4096
 
 
 def check_disk(node: Node, facts: Facts, settings: Settings) -> Seen:
@@ -26,11 +20,12 @@ def check_disk(node: Node, facts: Facts, settings: Settings) -> Seen:
         return unknown(facts.why_unknown("disk") or "not told")
     look = on_node(node, f"df -h {shlex.quote(facts.disk_path)}")
     seen = f"{facts.disk_free_gib:.1f} GiB free at {facts.disk_path}"
-    if facts.disk_free_gib < settings.min_disk_gib:
-        return fail(f"{seen}, less than {settings.min_disk_gib:g} GiB", f"{look}; or name another disk with --workdir")
-    if facts.inodes_free is not None and 0 <= facts.inodes_free < MIN_INODES:
+    least = threshold(settings, "disk", "fail_gib")
+    if facts.disk_free_gib < least:
+        return fail(f"{seen}, less than {least:g} GiB", f"{look}; or name another disk with --workdir")
+    if facts.inodes_free is not None and 0 <= facts.inodes_free < threshold(settings, "disk", "fail_inodes"):
         return fail(f"{facts.inodes_free} inodes free at {facts.disk_path}", look.replace("df -h", "df -i"))
-    if facts.disk_free_gib < ENOUGH_DISK * settings.min_disk_gib:
+    if facts.disk_free_gib < threshold(settings, "disk", "warn_gib"):
         return warn(seen, look)
     return ok(seen)
 
@@ -44,20 +39,19 @@ def check_memory(node: Node, facts: Facts, settings: Settings) -> Seen:
     limit = f", {facts.memory_limit_gib:.1f} GiB for this session" if facts.memory_limit_gib else ""
     seen = f"{facts.memory_free_gib:.1f} GiB free{limit}"
     look = on_node(node, "ps axo rss,pid,user,comm --sort=-rss | head -n 5")
-    if free < RANK_FAIL_GIB * (processes + 1):
+    if free < threshold(settings, "memory", "fail_gib") * (processes + 1):
         return fail(f"{seen}, too little for {processes} processes", look)
-    if free < RANK_WARN_GIB * processes:
+    if free < threshold(settings, "memory", "warn_gib") * processes:
         return warn(f"{seen} for {processes} processes", look)
     return ok(seen)
 
 
 def check_shm(node: Node, facts: Facts, settings: Settings) -> Seen:
     """There is room in /dev/shm for data loaders and NCCL."""
-    del settings
     if facts.shm_gib is None:
         return unknown(facts.why_unknown("shm") or facts.why_unknown("machine") or "not told")
     seen = f"{facts.shm_gib:.2f} GiB free in /dev/shm"
-    if facts.shm_gib < SHM_WARN_GIB:
+    if facts.shm_gib < threshold(settings, "shm", "warn_gib"):
         remedy = on_node(node, "sudo mount -o remount,size=8G /dev/shm", terminal=True)
         return warn(
             f"{seen}: data loader workers and NCCL may run out", f"{remedy}; in a container: docker run --shm-size 8g"
@@ -65,13 +59,12 @@ def check_shm(node: Node, facts: Facts, settings: Settings) -> Seen:
     return ok(seen)
 
 
-def check_limits(node: Node, facts: Facts, settings: Settings) -> Seen:
+def check_nofile(node: Node, facts: Facts, settings: Settings) -> Seen:
     """Enough files may be open in this very session."""
-    del settings
     nofile = (facts.limits or {}).get("nofile")
     if nofile is None:
         return unknown(facts.why_unknown("limits") or "not told")
-    if 0 <= nofile < NOFILE_WARN:
+    if 0 <= nofile < threshold(settings, "nofile", "warn_files"):
         line = f"{facts.user or '*'} - nofile 65536"
         remedy = on_node(node, f"echo '{line}' | sudo tee /etc/security/limits.d/90-nofile.conf", terminal=True)
         return warn(f"{nofile} open files", remedy)
@@ -138,3 +131,67 @@ def check_leftovers(node: Node, facts: Facts, settings: Settings) -> Seen:
         for run_id, pids in runs.items()
     )
     return warn(seen, "; ".join(f"aorta-launch kill {shlex.quote(run_id)}" for run_id in runs))
+
+
+PLACES = (
+    Check(
+        name="home",
+        looks_at="HOME on the node, where the run folder is made",
+        why="the supervisor could not make its run folder",
+        fails="it cannot be written",
+        each=check_home,
+    ),
+)
+CHECKS = (
+    Check(
+        name="interface",
+        looks_at="iface= of the node list",
+        why="gloo and NCCL would find no address on it",
+        fails="it has no address",
+        each=check_interface,
+    ),
+    Check(
+        name="hostname",
+        looks_at="what the node's own name resolves to",
+        why="a script that looks up its own name would fail",
+        warns="it does not resolve",
+        each=check_hostname,
+    ),
+    Check(
+        name="disk",
+        looks_at="free space of the working directory and of ~/.aorta",
+        why="logs and checkpoints would be cut off",
+        fails="less than {fail_gib:g} GiB or {fail_inodes:g} inodes free",
+        warns="less than {warn_gib:g} GiB free",
+        each=check_disk,
+    ),
+    Check(
+        name="memory",
+        looks_at="free memory, within the session's limit",
+        why="the kernel would kill a rank",
+        fails="less than {fail_gib:g} GiB a process",
+        warns="less than {warn_gib:g} GiB a process",
+        each=check_memory,
+    ),
+    Check(
+        name="shm",
+        looks_at="free space in /dev/shm",
+        why="data loader workers end with a bus error",
+        warns="less than {warn_gib:g} GiB free",
+        each=check_shm,
+    ),
+    Check(
+        name="nofile",
+        looks_at="open files of this very session",
+        why="data loaders and large worlds run out of files",
+        warns="fewer than {warn_files:g}",
+        each=check_nofile,
+    ),
+    Check(
+        name="leftovers",
+        looks_at="processes that carry the id of an earlier run",
+        why="they hold GPUs, memory and ports",
+        warns="there are some",
+        each=check_leftovers,
+    ),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from orchestrator.checks.check import Check
 from orchestrator.checks.remedies import install, install_torch, on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.facts import Facts
@@ -77,3 +78,35 @@ def check_rsync(node: Node, facts: Facts, settings: Settings) -> Seen:
     if facts.rsync:
         return ok(facts.rsync)
     return fail("rsync is not on the PATH", on_node(node, install(facts, "rsync"), terminal=True))
+
+
+CHECKS = (
+    Check(
+        name="python",
+        looks_at="the interpreter that runs the script",
+        why="the agent would not start",
+        fails="none is found, or it is older than 3.9",
+        each=check_python,
+    ),
+    Check(
+        name="torch",
+        looks_at="torch in that interpreter, by its metadata",
+        why="torchrun is a part of torch",
+        fails="it is not installed",
+        each=check_torch,
+    ),
+    Check(
+        name="torch-bytecode",
+        looks_at="compiled modules of torch",
+        why="every process compiles torch anew, about 4 s of a core each",
+        warns="they are missing and cannot be written",
+        each=check_torch_bytecode,
+    ),
+    Check(
+        name="rsync",
+        looks_at="rsync on the PATH",
+        why="the code could not be pushed",
+        fails="it is missing and code is to be pushed",
+        each=check_rsync,
+    ),
+)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,9 +17,10 @@ MOST_NAMES = 6
 """More nodes with the same trouble are told by their node ranks."""
 
 
-def is_ready(findings: Iterable[Finding]) -> bool:
-    """Tell whether a run may start: nothing fails."""
-    return all(finding.status != "fail" for finding in findings)
+def is_ready(findings: Iterable[Finding], *, strict: bool = False) -> bool:
+    """Tell whether a run may start: nothing fails, and where it is strict, nothing warns."""
+    bad = ("fail", "warn") if strict else ("fail",)
+    return all(finding.status not in bad for finding in findings)
 
 
 def render_checks(nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool = False) -> RenderableType:
@@ -56,32 +56,6 @@ def render_ready(nodes: Sequence[Node], findings: Sequence[Finding]) -> Text:
     warnings = sum(finding.status == "warn" for finding in findings)
     rest = f", {count(warnings, 'warning')}" if warnings else ""
     return Text.assemble(f"checked {count(len(nodes), 'node')}: ", ("ready", "green"), rest)
-
-
-def checks_document(nodes: Sequence[Node], findings: Sequence[Finding]) -> dict[str, Any]:
-    """Build the JSON document of a check."""
-    return {
-        "schema": 1,
-        "ready": is_ready(findings),
-        "nodes": [
-            {
-                "node": node.name,
-                "node_rank": node_rank,
-                "findings": [_finding_document(finding) for finding in findings if finding.node_rank == node_rank],
-            }
-            for node_rank, node in enumerate(nodes)
-        ],
-        "cluster": [_finding_document(finding) for finding in findings if finding.node_rank is None],
-    }
-
-
-def _finding_document(finding: Finding) -> dict[str, str]:
-    return {
-        "check": finding.check,
-        "status": finding.status,
-        "detail": finding.detail,
-        "remedy": finding.remedy,
-    }
 
 
 def _name_nodes(nodes: Sequence[Node], ranks: Sequence[int | None]) -> str:

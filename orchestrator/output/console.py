@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Timer
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from orchestrator.errors import AortaError
+from orchestrator.noderanges import fold_names
 from orchestrator.output.errors import render_error, render_error_json
 from orchestrator.output.pipes import drain_to_nowhere
 from orchestrator.output.wording import strip_controls
@@ -25,6 +26,10 @@ PIPED_WIDTH = 160
 
 GLANCE_S = 1.0
 """What is done sooner needs no word."""
+
+
+PATIENCE_S = 5.0
+"""What takes longer is told again, with the nodes that are still waited for."""
 
 
 class Talk:
@@ -54,18 +59,33 @@ class Talk:
             self.insist(words)
 
     @contextmanager
-    def waiting(self, words: str) -> Iterator[None]:
-        """Tell people at a terminal what is being waited for, where it takes longer than a glance."""
+    def waiting(self, words: str, names: Sequence[str] = ()) -> Iterator[Callable[[int], None]]:
+        """Tell people at a terminal what is being waited for, where it takes longer than a glance.
+
+        What it gives is told the place of each name that is no longer waited for.
+        """
+        left = dict(enumerate(names))
         if self.verbosity < 0 or not self.err.is_terminal:
-            yield
+            yield lambda _: None
             return
-        timer = Timer(GLANCE_S, _print, (self.err, Text(words, "dim")))
-        timer.daemon = True
-        timer.start()
+        over = Event()
+
+        def tell() -> None:
+            pause_s = GLANCE_S
+            while not over.wait(pause_s):
+                whom = sorted(left)
+                few = whom and (len(whom) < len(names) or pause_s > GLANCE_S)
+                rest = f": waiting for {fold_names(tuple(names[place] for place in whom))}" if few else ""
+                _print(self.err, Text(words + rest, "dim"))
+                pause_s = PATIENCE_S
+
+        teller = Thread(target=tell, daemon=True)
+        teller.start()
         try:
-            yield
+            yield left.__delitem__
         finally:
-            timer.cancel()
+            over.set()
+            teller.join()
 
     def warn(self, words: str) -> None:
         """Tell what the user should know even with -q."""

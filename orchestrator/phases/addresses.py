@@ -8,19 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.checks.remedies import on_node
 from orchestrator.facts import Facts
+from orchestrator.facts.reach import Attempt, ReachFacts
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame
 from orchestrator.transport.fanout import fan_out
-from orchestrator.values import Finding, Node
+from orchestrator.values import Node
 
 TEST_S = 3.0
 ANSWER_S = 20.0
 DECOYS = ("docker", "veth", "br-", "virbr", "cni", "flannel", "lxc", "podman")
-CHECK = "addresses"
-PORT_CHECK = "master-port"
 
 
 @dataclass(frozen=True)
@@ -60,21 +58,8 @@ class Proof:
     master_addr: str
     master_port: int
     places: tuple[Place, ...]
-    findings: tuple[Finding, ...]
+    reach: ReachFacts
     hold: PortHold | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """How one node came to one address of the head."""
-
-    address: str
-    ok: bool
-    local: str = ""
-    interface: str = ""
-    step: str = ""
-    detail: str = ""
-    took_ms: float = 0.0
 
 
 def prove_addresses(links: Sequence[Link], nodes: Sequence[Node], facts: Sequence[Facts], settings: Settings) -> Proof:
@@ -90,7 +75,9 @@ def prove_addresses(links: Sequence[Link], nodes: Sequence[Node], facts: Sequenc
         held = read_frame(channel, nodes[0].name, ANSWER_S).header
         if "trouble" in held:
             channel.close()
-            return _unproved([_taken(nodes[0], held)])
+            return _unproved(
+                ReachFacts(port=held.get("port"), trouble=str(held["trouble"]), owner=held.get("owner") or "")
+            )
         hold = PortHold(channel, int(held["port"]), nodes[0].name)
         resolved = held.get("resolved", {})
         candidates = build_candidates(nodes[0], facts[0], resolved, one_machine=_one_machine(facts))
@@ -99,35 +86,19 @@ def prove_addresses(links: Sequence[Link], nodes: Sequence[Node], facts: Sequenc
         channel.close()
         raise
     winner = next((one for one in candidates if all(_at(tries, one).ok for tries in attempts)), "")
-    findings = judge_attempts(nodes, facts[0], attempts, winner, hold.port)
+    reach = ReachFacts(port=hold.port, winner=winner, attempts=tuple(tuple(tries.values()) for tries in attempts))
     if not winner:
         hold.close()
-        return _unproved(findings)
+        return _unproved(reach)
     places = tuple(
         _place(node, fact, _at(tries, winner), winner, is_head=rank == 0)
         for rank, (node, fact, tries) in enumerate(zip(nodes, facts, attempts, strict=True))
     )
-    return Proof(master_addr=winner, master_port=hold.port, places=places, findings=tuple(findings), hold=hold)
+    return Proof(master_addr=winner, master_port=hold.port, places=places, reach=reach, hold=hold)
 
 
-def _unproved(findings: Sequence[Finding]) -> Proof:
-    return Proof(master_addr="", master_port=0, places=(), findings=tuple(findings), hold=None)
-
-
-def _taken(head: Node, held: Mapping[str, Any]) -> Finding:
-    port = held.get("port")
-    if port is None:
-        return Finding(check=PORT_CHECK, status="fail", node_rank=0, detail=f"no port can be opened: {held['trouble']}")
-    owner = f" by {held['owner']}" if held.get("owner") else ""
-    busy = "in use" in str(held["trouble"]).lower()
-    look = on_node(head, f"ss -ltnp sport = :{port}")
-    return Finding(
-        check=PORT_CHECK,
-        status="fail",
-        node_rank=0,
-        detail=f"port {port} is taken{owner}" if busy else f"port {port} cannot be opened: {held['trouble']}",
-        remedy=f"leave out --master-port {port}: a free port is picked" + (f"; to look: {look}" if busy else ""),
-    )
+def _unproved(reach: ReachFacts) -> Proof:
+    return Proof(master_addr="", master_port=0, places=(), reach=reach, hold=None)
 
 
 def is_numeric(text: str) -> bool:
@@ -177,10 +148,6 @@ def _family(address: str) -> str:
     return f"v{value.version}"
 
 
-def _is_global(address: str) -> bool:
-    return _family(address) in ("v4", "v6")
-
-
 def _is_usable(address: str, *, one_machine: bool) -> bool:
     family = _family(address)
     # A link-local IPv6 address means nothing on another node; loopback only where there is no other machine.
@@ -224,55 +191,3 @@ def _place(node: Node, facts: Facts, attempt: Attempt, winner: str, *, is_head: 
     # Behind an address translation no interface of the head holds the address that the others use.
     own = facts.interface_of(winner) or facts.interface_of(facts.ssh_server_address) or attempt.interface
     return Place(winner, node.iface or own)
-
-
-def judge_attempts(
-    nodes: Sequence[Node], head: Facts, attempts: Sequence[Mapping[str, Attempt]], winner: str, port: int
-) -> list[Finding]:
-    """Say for every node how it came to the head, or at which step it ended and what to do."""
-    tried = list(dict.fromkeys(address for tries in attempts for address in tries))
-    if not tried:
-        remedy = f"add addr=ADDRESS to {nodes[0].name} in the node list"
-        detail = "it has no address that another node could reach"
-        return [Finding(check=CHECK, status="fail", node_rank=0, detail=detail, remedy=remedy)]
-    shown = winner or max(tried, key=lambda address: sum(_at(tries, address).ok for tries in attempts))
-    findings: list[Finding] = []
-    for rank, (node, tries) in enumerate(zip(nodes, attempts, strict=True)):
-        attempt = _at(tries, shown)
-        if attempt.ok:
-            detail = f"reaches {shown} port {port} from {attempt.local} ({attempt.interface}) in {attempt.took_ms:g} ms"
-            findings.append(Finding(check=CHECK, status="ok", node_rank=rank, detail=detail))
-            continue
-        others = "; ".join(
-            f"{other.address}: {other.step}" for other in tries.values() if not other.ok and other is not attempt
-        )
-        there = shown if shown == nodes[0].name else f"{nodes[0].name} at {shown}"
-        detail = f"does not reach {there} port {port}: {attempt.step}, {attempt.detail}"
-        findings.append(
-            Finding(
-                check=CHECK,
-                status="fail",
-                node_rank=rank,
-                detail=detail + (f" (also tried {others})" if others else ""),
-                remedy=_remedy(nodes[0], head, node, attempt, port),
-            )
-        )
-    return findings
-
-
-def _remedy(head: Node, facts: Facts, node: Node, attempt: Attempt, port: int) -> str:
-    if head.addr and not facts.interface_of(attempt.address):
-        held = ", ".join(
-            f"{entry.address} ({entry.interface})" for entry in facts.addresses if _is_global(entry.address)
-        )
-        return f"correct addr={head.addr} of {head.name} in the node list: {head.name} has {held or 'no address'}"
-    other = f"{'correct' if head.addr else 'add'} addr=ADDRESS of {head.name} in the node list"
-    if attempt.step == "no such address":
-        return f"correct addr= or iface= of {node.name} in the node list; its addresses: {on_node(node, 'ip -brief address')}"
-    if attempt.step in ("timeout", "forbidden"):
-        opened = on_node(head, f"sudo ufw allow {port}/tcp", terminal=True)
-        # Without the flag the next start would pick another port.
-        return f"open the port and keep to it: {opened}, then --master-port {port}; or another address: {other}"
-    if attempt.step == "no route":
-        return f"{on_node(node, f'ip route get {attempt.address}')}; or name an address that it has a way to: {other}"
-    return f"{attempt.address} is another machine or is closed: {other}"

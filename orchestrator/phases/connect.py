@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from orchestrator.errors import AortaError, LinkError, Several, UsageError
 from orchestrator.transport import Link
-from orchestrator.transport.fanout import fan_out, try_all
+from orchestrator.transport.fanout import fan_out, nobody, try_all
 from orchestrator.transport.isself import is_own_address
 from orchestrator.transport.local import LocalLink
 from orchestrator.transport.ssh import Connection, Session, SshLink
@@ -47,7 +47,7 @@ class ConnectSettings(Protocol):
     def origins(self) -> Mapping[str, str]: ...  # noqa: D102
 
 
-def connect(nodes: Sequence[Node], settings: ConnectSettings) -> list[Link]:
+def connect(nodes: Sequence[Node], settings: ConnectSettings, done: Callable[[int], None] = nobody) -> list[Link]:
     """Open a link to every node; when one cannot be reached, close the others and tell all that failed.
 
     Raises:
@@ -66,7 +66,7 @@ def connect(nodes: Sequence[Node], settings: ConnectSettings) -> list[Link]:
             raise type(error)(what=what, where=nodes[place].name, remedy=error.remedy)
         return open_link(nodes[place], hosts[place], session, settings, jumps.get(chain))
 
-    links, errors = try_all(reach, range(len(nodes)), settings.fanout)
+    links, errors = try_all(reach, range(len(nodes)), settings.fanout, done)
     if not errors:
         return [links[place] for place in range(len(nodes))]
     for link in links.values():

@@ -10,7 +10,7 @@ from orchestrator.phases.push import default_workdir
 from orchestrator.plan.build import build_plan
 
 if TYPE_CHECKING:
-    from orchestrator.facts import Facts
+    from orchestrator.facts import Facts, Survey
     from orchestrator.phases.preflight import Proof
     from orchestrator.settings import Settings
     from orchestrator.transport import Link
@@ -26,6 +26,7 @@ class Ground:
     links: list[Link]
     facts: Sequence[Facts]
     proof: Proof
+    survey: Survey
     findings: Sequence[Finding]
     env: tuple[EnvValue, ...]
 

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.checks.catalogue import run_checks
 from orchestrator.facts import Facts, parse_facts
 from orchestrator.phases.addresses import Place, PortHold, Proof, is_numeric, prove_addresses
 from orchestrator.phases.push import default_workdir
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame
-from orchestrator.transport.fanout import fan_out
-from orchestrator.values import Finding, Node
+from orchestrator.transport.fanout import fan_out, nobody
 
-__all__ = ["Place", "PortHold", "Proof", "judge", "probe_nodes", "prove_addresses"]
+__all__ = ["Place", "PortHold", "Proof", "probe_nodes", "prove_addresses"]
 
 CLOCK_ROUNDS = 5
 PROBE_S = 45.0
 """More than the probe's own limits together; they hold on the node."""
 
 
-def probe_nodes(links: Sequence[Link], settings: Settings) -> list[Facts]:
+@dataclass(frozen=True, kw_only=True)
+class NodeAnswer:
+    """What one node answered, as it came and as facts."""
+
+    raw: Mapping[str, Any]
+    clock: tuple[float, float]
+    """How far the node's clock is ahead of ours, and how wrong that can be, in seconds."""
+    took_s: float
+    """From the question to the answer."""
+    facts: Facts
+
+
+def probe_nodes(links: Sequence[Link], settings: Settings, done: Callable[[int], None] = nobody) -> list[NodeAnswer]:
     """Ask all nodes at the same time; afterwards each link knows which Python runs our own programs.
 
     Raises:
@@ -33,11 +44,11 @@ def probe_nodes(links: Sequence[Link], settings: Settings) -> list[Facts]:
     head = links[0].node
     routes = [address for address in (head.addr or head.host,) if is_numeric(address)]
     return fan_out(
-        lambda item: _probe_node(item[0], item[1], settings, routes), list(enumerate(links)), settings.fanout
+        lambda item: _probe_node(item[0], item[1], settings, routes), list(enumerate(links)), settings.fanout, done
     )
 
 
-def _probe_node(node_rank: int, link: Link, settings: Settings, routes: list[str]) -> Facts:
+def _probe_node(node_rank: int, link: Link, settings: Settings, routes: list[str]) -> NodeAnswer:
     request: dict[str, Any] = {
         "workdir": settings.workdir or default_workdir(settings.project),
         "python": link.node.python,
@@ -45,6 +56,7 @@ def _probe_node(node_rank: int, link: Link, settings: Settings, routes: list[str
         "conda_env": settings.conda_env,
         "routes": routes,
     }
+    began = time.monotonic()
     channel = link.open("probe", request)
     try:
         clock = min((_ask_clock(channel, link.node.name) for _ in range(CLOCK_ROUNDS)), key=lambda pair: pair[1])
@@ -55,7 +67,7 @@ def _probe_node(node_rank: int, link: Link, settings: Settings, routes: list[str
     facts = parse_facts(node_rank, answer, clock, link.node.name)
     if facts.control_python:
         link.pythons = (facts.control_python,)
-    return facts
+    return NodeAnswer(raw=answer, clock=clock, took_s=round(time.monotonic() - began, 3), facts=facts)
 
 
 def _ask_clock(channel: Channel, where: str) -> tuple[float, float]:
@@ -65,15 +77,3 @@ def _ask_clock(channel: Channel, where: str) -> tuple[float, float]:
     theirs = float(read_frame(channel, where, PROBE_S).header["clock"])
     received = time.time()
     return theirs - (sent + received) / 2, (received - sent) / 2
-
-
-def judge(
-    nodes: Sequence[Node], facts: Sequence[Facts], proof_findings: Sequence[Finding], settings: Settings
-) -> list[Finding]:
-    """Run every check of the catalogue over the facts and add what the proof of the addresses found.
-
-    With --no-check the proof alone counts: without it torchrun would hang for minutes.
-    """
-    if not settings.check:
-        return list(proof_findings)
-    return [*run_checks(nodes, facts, settings), *proof_findings]

@@ -12,8 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.checks.catalogue import run_checks
 from orchestrator.errors import AortaError, NotReadyError
-from orchestrator.output.checks_text import checks_document
+from orchestrator.output.checks_document import checks_document
 from orchestrator.output.console import wants_color
 from orchestrator.output.events import EventLog
 from orchestrator.output.plan_text import render_plan
@@ -94,7 +95,7 @@ def bring_code(ground: Ground, record: Record, talk: Talk, run_id: str) -> Seque
     """Push the project and write down which code it was; give its folder on each node."""
     settings, paths = ground.settings, record.paths
     with told_as_full_disk(paths):
-        write_json(paths.checks_json, checks_document(ground.nodes, ground.findings))
+        write_json(paths.checks_json, checks_document(ground.nodes, ground.facts, ground.findings))
         if settings.config_text is not None:
             paths.config_yaml.write_text(settings.config_text, "utf-8")
     record.time("checked")
@@ -152,10 +153,12 @@ def prove_again(ground: Ground) -> Ground:
     if ground.proof.hold is not None:
         ground.proof.hold.close()
     proof = prove_addresses(ground.links, ground.nodes, ground.facts, ground.settings)
-    failed = next((finding for finding in proof.findings if finding.status == "fail"), None)
+    survey = ground.survey.model_copy(update={"reach": proof.reach})
+    proved = run_checks(ground.nodes, ground.facts, survey, ground.settings.model_copy(update={"check": False}))
+    failed = next((finding for finding in proved if finding.status == "fail"), None)
     if failed is not None:
         raise NotReadyError(what=failed.detail, where=failed.check, remedy=failed.remedy)
-    return replace(ground, proof=proof)
+    return replace(ground, proof=proof, survey=survey)
 
 
 def finish(

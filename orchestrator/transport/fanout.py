@@ -14,13 +14,22 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def fan_out(work: Callable[[Item], Result], items: Sequence[Item], width: int) -> list[Result]:
+def nobody(place: int) -> None:
+    """Take no notice that the work for one item has ended."""
+    del place
+
+
+def fan_out(
+    work: Callable[[Item], Result], items: Sequence[Item], width: int, done: Callable[[int], None] = nobody
+) -> list[Result]:
     """Do the work for every item, at most width at once; wait for all, then give the results in order.
+
+    Done hears the place of each item whose work has ended, in the caller's thread.
 
     Raises:
         AortaError: the one that happened, or Several of them.
     """
-    results, errors = try_all(work, items, width)
+    results, errors = try_all(work, items, width, done)
     if len(errors) == 1:
         raise next(iter(errors.values()))
     if errors:
@@ -29,7 +38,7 @@ def fan_out(work: Callable[[Item], Result], items: Sequence[Item], width: int) -
 
 
 def try_all(
-    work: Callable[[Item], Result], items: Sequence[Item], width: int
+    work: Callable[[Item], Result], items: Sequence[Item], width: int, done: Callable[[int], None] = nobody
 ) -> tuple[dict[int, Result], dict[int, AortaError]]:
     """Do the same, and give results and errors by place instead of raising.
 
@@ -37,7 +46,7 @@ def try_all(
     cannot keep the process from ending.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, Result | None, BaseException | None]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[int, Result | None, BaseException | None]] = queue.SimpleQueue()
     for place in range(len(items)):
         waiting.put(place)
 
@@ -46,9 +55,9 @@ def try_all(
             while True:
                 place = waiting.get_nowait()
                 try:
-                    done.put((place, work(items[place]), None))
+                    ended.put((place, work(items[place]), None))
                 except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
-                    done.put((place, None, error))
+                    ended.put((place, None, error))
 
     for number in range(max(1, min(width, len(items)))):
         threading.Thread(target=labour, name=f"fan-out {number}", daemon=True).start()
@@ -56,7 +65,8 @@ def try_all(
     errors: dict[int, AortaError] = {}
     bugs: list[BaseException] = []
     for _ in items:
-        place, result, error = done.get()
+        place, result, error = ended.get()
+        done(place)
         if error is None:
             results[place] = result  # type: ignore[assignment] # None only where Result may be None
         elif isinstance(error, AortaError):

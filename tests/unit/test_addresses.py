@@ -2,18 +2,21 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from orchestrator.facts import Address, Facts
-from orchestrator.phases.addresses import Attempt, Place, build_candidates, judge_attempts
+from orchestrator.checks.catalogue import run_checks
+from orchestrator.facts import Address, Facts, Survey
+from orchestrator.facts.reach import Attempt, ReachFacts
+from orchestrator.phases.addresses import Place, build_candidates
 from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
 from orchestrator.settings import Settings
 from orchestrator.transport.local import LocalLink
-from orchestrator.values import Node
+from orchestrator.values import Finding, Node
 
 HEAD = Node(name="head", host="head.example")
 FACTS = Facts(
@@ -63,15 +66,21 @@ def test_loopback_only_where_there_is_no_other_machine() -> None:
 
 def judge(*steps: str, **line: Any) -> list[Any]:
     nodes = [replace(HEAD, name=name, host=name, **(line if name == "a" else {})) for name in "abc"[: len(steps)]]
-    attempts = [
-        {
-            "10.0.0.1": Attempt(
-                address="10.0.0.1", ok=not step, local="10.0.0.2", interface="eth0", step=step, detail="d"
-            )
-        }
+    attempts = tuple(
+        (Attempt(address="10.0.0.1", ok=not step, local="10.0.0.2", interface="eth0", step=step, detail="d"),)
         for step in steps
-    ]
-    return judge_attempts(nodes, FACTS, attempts, "" if any(steps) else "10.0.0.1", 29400)
+    )
+    return found_in(ReachFacts(port=29400, winner="" if any(steps) else "10.0.0.1", attempts=attempts), nodes)
+
+
+def found_in(reach: ReachFacts, nodes: Sequence[Node]) -> list[Finding]:
+    facts = [replace(FACTS, node_rank=rank) for rank in range(len(nodes))]
+    settings = Settings.model_validate({"check": False})
+    return [one for one in run_checks(nodes, facts, Survey(reach=reach), settings) if one.status != "skip"]
+
+
+def judged(proof: Proof, *nodes: Node) -> list[Finding]:
+    return found_in(proof.reach, nodes)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +94,7 @@ def judge(*steps: str, **line: Any) -> list[Any]:
     ],
 )
 def test_each_step_names_the_node_the_address_and_what_to_do(step: str, remedy: str) -> None:
-    head, other = judge("", step)
+    _, head, other = judge("", step)
     assert (head.status, head.node_rank) == ("ok", 0)
     assert (other.status, other.node_rank) == ("fail", 1)
     assert f"does not reach a at 10.0.0.1 port 29400: {step}" in other.detail
@@ -93,7 +102,7 @@ def test_each_step_names_the_node_the_address_and_what_to_do(step: str, remedy: 
 
 
 def test_a_head_without_any_address_is_told() -> None:
-    (finding,) = judge_attempts([HEAD], FACTS, [{}], "", 29400)
+    _, finding = found_in(ReachFacts(port=29400, attempts=((),)), [HEAD])
     assert (finding.status, finding.node_rank) == ("fail", 0)
     assert "no address" in finding.detail
 
@@ -132,7 +141,7 @@ def test_a_port_that_is_taken_names_its_owner() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         proof = prove(node("a"), master_port=port)
-    (finding,) = proof.findings
+    (finding,) = judged(proof, node("a"))
     assert (proof.hold, proof.master_addr, finding.check) == (None, "", "master-port")
     assert f"port {port} is taken by pid " in finding.detail
     assert f"pid {os.getpid()}" in finding.detail
@@ -142,14 +151,15 @@ def test_a_port_that_is_taken_names_its_owner() -> None:
 def test_an_address_of_the_list_that_the_head_does_not_have() -> None:
     proof = prove(node("a", addr="127.9.9.9", iface="lo"), node("b", addr="10.255.1.1"))
     assert proof.hold is None
-    (bad,) = [finding for finding in proof.findings if finding.status == "fail"]
+    (bad,) = [one for one in judged(proof, node("a", addr="127.9.9.9", iface="lo"), node("b")) if one.status == "fail"]
     assert bad.node_rank == 1
     assert "no such address" in bad.detail
 
 
 def test_every_probed_link_learns_the_python_of_our_programs() -> None:
     link = LocalLink(node("a", python="/no/such/python"))
-    (facts,) = probe_nodes([link], Settings.model_validate({}))
+    (answer,) = probe_nodes([link], Settings.model_validate({}))
+    facts = answer.facts
     assert link.pythons == (facts.control_python,)
     assert facts.python == ""
     assert facts.clock_offset_s is not None

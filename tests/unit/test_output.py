@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from orchestrator.facts import Facts
+from orchestrator.output.checks_document import checks_document
 from orchestrator.output.checks_table import ChecksTable, fold_found
-from orchestrator.output.checks_text import checks_document, is_ready, render_checks
+from orchestrator.output.checks_text import is_ready, render_checks
 from orchestrator.output.console import Talk, build_console, wants_color
 from orchestrator.output.kill_text import kill_document, kill_exit, render_kill
 from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
@@ -205,13 +207,15 @@ def test_ready_means_that_nothing_fails() -> None:
     good = [finding for finding in findings if finding.status != "fail"]
     assert is_ready(good)
     assert "\nREADY · 3 nodes · 2 checks: 1 ok, 1 warn" in page(render_checks(nodes, good))
-    document = checks_document(nodes, findings)
+    document = checks_document(nodes, [Facts(node_rank=rank) for rank in range(3)], findings)
     assert (document["schema"], document["ready"]) == (1, False)
     assert document["nodes"][1]["findings"][1] == {
         "check": "torch",
         "status": "fail",
         "detail": "no torch [x]",
         "remedy": "install torch",
+        "why": "",
+        "reason": "",
     }
     assert document["cluster"][0]["check"] == "address"
 

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, NotReadyError, UsageError
-from orchestrator.facts import Facts
-from orchestrator.gpus import Gpu
+from orchestrator.facts import Facts, Gpu
 from orchestrator.phases.script import check_script
 from orchestrator.plan.build import build_plan, build_run_id
 from orchestrator.plan.environment import check_env_value

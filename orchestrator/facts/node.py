@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from orchestrator.errors import NodeError
-from orchestrator.gpus import Gpu, GpuProcess, find_gpu, visible_gpus
-
-__all__ = ["Address", "Facts", "Gpu", "GpuProcess", "Leftover", "find_gpu", "parse_facts", "visible_gpus"]
-
-T = TypeVar("T")
+from orchestrator.facts.answer import Answer
+from orchestrator.facts.gpus import Gpu, GpuProcess, visible_gpus
+from orchestrator.facts.group import FactGroup, parse_group
+from orchestrator.facts.health import HealthFacts
+from orchestrator.facts.job import JobFacts
+from orchestrator.facts.network import NetworkFacts
+from orchestrator.facts.rdma import RdmaFacts
+from orchestrator.facts.session import SessionFacts
+from orchestrator.facts.system import SystemFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,12 @@ class Facts:
     clock_error_s: float | None = None
     control_python: str = ""
     control_version: str = ""
+    session: SessionFacts = field(default_factory=SessionFacts)
+    system: SystemFacts = field(default_factory=SystemFacts)
+    health: HealthFacts = field(default_factory=HealthFacts)
+    rdma: RdmaFacts = field(default_factory=RdmaFacts)
+    job: JobFacts = field(default_factory=JobFacts)
+    network: NetworkFacts = field(default_factory=NetworkFacts)
     unknown: tuple[tuple[str, str], ...] = ()
     """Group of facts, and why it is not known."""
 
@@ -115,8 +124,8 @@ def parse_facts(
     where: str = "",
 ) -> Facts:
     """Turn the probe's answer into facts; what is missing stays unknown, what has the wrong type is an error."""
-    raw = _Answer(answer.get("facts", {}), where or f"node {node_rank}")
-    unknown = _Answer(answer, raw.where).map("unknown", str)
+    raw = Answer(answer.get("facts", {}), where or f"node {node_rank}")
+    unknown = Answer(answer, raw.where).map("unknown", str)
     version_py = raw.text("torch_version_py")
     everything = tuple(_parse_gpu(entry) for entry in raw.entries("gpus"))
     visible = raw.map("visible_devices", str)
@@ -144,6 +153,7 @@ def parse_facts(
         unknown=tuple(sorted(unknown.items())),
     )
     texts = {name: raw.text(name) for name in _TEXTS}
+    groups = {name: parse_group(kind, raw.raw.get(name), raw.where) for name, kind in _GROUPS.items()}
     figures = {name: raw.optional(name, float) for name in _FIGURES}
     return replace(
         facts,
@@ -153,9 +163,18 @@ def parse_facts(
         torch_bytecode=raw.optional("torch_bytecode", bool),
         numpy_version=raw.optional("numpy_version", str),
         inodes_free=raw.optional("inodes_free", int),
+        **groups,  # type: ignore[arg-type] # and of the groups
     )
 
 
+_GROUPS: Mapping[str, type[FactGroup]] = {
+    "session": SessionFacts,
+    "system": SystemFacts,
+    "health": HealthFacts,
+    "rdma": RdmaFacts,
+    "job": JobFacts,
+    "network": NetworkFacts,
+}
 _TEXTS = (
     "hostname",
     "user",
@@ -181,46 +200,7 @@ _TEXTS = (
 _FIGURES = ("memory_gib", "memory_free_gib", "memory_limit_gib", "shm_gib", "disk_free_gib")
 
 
-class _Answer:
-    """A JSON object from outside: missing is fine, another type is not."""
-
-    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
-        self.raw = raw
-        self.where = where
-
-    def optional(self, name: str, kind: type[T]) -> T | None:
-        value = self.raw.get(name)
-        if kind is float and type(value) is int:
-            value = float(value)
-        if value is None:
-            return None
-        if type(value) is not kind:
-            raise NodeError(
-                what=f"the probe's answer is odd: {name} is {value!r}, not {kind.__name__}",
-                where=self.where,
-                remedy="run the same command with -vv and report it",
-            )
-        return value
-
-    def text(self, name: str) -> str:
-        return self.optional(name, str) or ""
-
-    def entries(self, name: str) -> tuple[_Answer, ...]:
-        return tuple(_Answer(entry, self.where) for entry in self.optional(name, list) or [])
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        return tuple(str(entry) for entry in self.optional(name, list) or [])
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        return tuple(int(entry) for entry in self.optional(name, list) or [])
-
-    def map(self, name: str, kind: type[T]) -> dict[str, T]:
-        inner = _Answer(self.optional(name, dict) or {}, self.where)
-        values = {key: inner.optional(key, kind) for key in inner.raw}
-        return {key: value for key, value in values.items() if value is not None}
-
-
-def _parse_gpu(entry: _Answer) -> Gpu:
+def _parse_gpu(entry: Answer) -> Gpu:
     return Gpu(
         index=entry.optional("index", int) or 0,
         uuid=entry.text("uuid"),
@@ -230,7 +210,7 @@ def _parse_gpu(entry: _Answer) -> Gpu:
     )
 
 
-def _parse_process(entry: _Answer) -> GpuProcess:
+def _parse_process(entry: Answer) -> GpuProcess:
     return GpuProcess(
         pid=entry.optional("pid", int) or 0,
         uuid=entry.text("uuid"),
@@ -240,7 +220,7 @@ def _parse_process(entry: _Answer) -> GpuProcess:
     )
 
 
-def _parse_address(entry: _Answer) -> Address:
+def _parse_address(entry: Answer) -> Address:
     return Address(
         interface=entry.text("interface"),
         address=entry.text("address"),
@@ -249,7 +229,7 @@ def _parse_address(entry: _Answer) -> Address:
     )
 
 
-def _parse_leftover(entry: _Answer) -> Leftover:
+def _parse_leftover(entry: Answer) -> Leftover:
     return Leftover(
         run_id=entry.text("run_id"),
         pid=entry.optional("pid", int) or 0,
