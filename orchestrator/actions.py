@@ -76,7 +76,8 @@ def check(settings: Settings) -> int:
             nodes = read_nodes(settings)
             ground = survey_nodes(nodes, settings, (), talk, undo)
             facts, findings = ground.facts, ground.findings
-        talk.show(render_checks(nodes, findings, every=settings.every_finding or settings.verbosity > 0))
+        every = settings.every_finding or settings.verbosity > 0
+        talk.show(render_checks(nodes, findings, every=every, strict=settings.strict))
         if settings.json_output:
             talk.document(checks_document(nodes, facts, findings, strict=settings.strict))
         return int(Exit.DONE if is_ready(findings, strict=settings.strict) else Exit.NOT_READY)

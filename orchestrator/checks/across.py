@@ -207,6 +207,7 @@ SOFTWARE = (
 HARDWARE = (
     Check(
         name="gpu-model",
+        headline=True,
         looks_at="model of the GPUs",
         why="the slowest GPU sets the pace, and small memory ends the run",
         fails="a node has no GPU where others have some",
@@ -215,6 +216,7 @@ HARDWARE = (
     ),
     Check(
         name="clock",
+        headline=True,
         looks_at="clock against the median of the nodes and the launch host",
         why="from 15 s on agents refuse to meet, and logs are out of order",
         fails="more than {fail_s:g} s apart",

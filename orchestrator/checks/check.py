@@ -29,6 +29,8 @@ class Check:
     """When it fails; {name} stands for a threshold."""
     warns: str = ""
     level: Literal[0, 1, 2] = 0
+    headline: bool = False
+    """What it finds is worth a row also where all is well."""
     each: OneNode | None = None
     """Judges each node alone."""
     across: AllNodes | None = None

@@ -111,6 +111,7 @@ def check_gpu_free(node: Node, facts: Facts, settings: Settings) -> Seen:
 CHECKS = (
     Check(
         name="gpu-driver",
+        headline=True,
         looks_at="nvidia-smi, amd-smi or rocm-smi",
         why="ranks would find no GPU, or hang with the driver",
         warns="torch has no code for the GPUs that are there",

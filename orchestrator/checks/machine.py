@@ -159,6 +159,7 @@ CHECKS = (
     ),
     Check(
         name="disk",
+        headline=True,
         looks_at="free space of the working directory and of ~/.aorta",
         why="logs and checkpoints would be cut off",
         fails="less than {fail_gib:g} GiB or {fail_inodes:g} inodes free",
@@ -167,6 +168,7 @@ CHECKS = (
     ),
     Check(
         name="memory",
+        headline=True,
         looks_at="free memory, within the session's limit",
         why="the kernel would kill a rank",
         fails="less than {fail_gib:g} GiB a process",

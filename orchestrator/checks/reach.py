@@ -105,6 +105,7 @@ CHECKS = (
     ),
     Check(
         name="addresses",
+        headline=True,
         looks_at="a connection of every node to the head's address and port",
         why="torchrun would wait in silence for minutes",
         fails="a node does not reach the head",

@@ -83,6 +83,7 @@ def check_rsync(node: Node, facts: Facts, settings: Settings) -> Seen:
 CHECKS = (
     Check(
         name="python",
+        headline=True,
         looks_at="the interpreter that runs the script",
         why="the agent would not start",
         fails="none is found, or it is older than 3.9",
@@ -90,6 +91,7 @@ CHECKS = (
     ),
     Check(
         name="torch",
+        headline=True,
         looks_at="torch in that interpreter, by its metadata",
         why="torchrun is a part of torch",
         fails="it is not installed",

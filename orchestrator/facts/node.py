@@ -97,6 +97,8 @@ class Facts:
     clock_offset_s: float | None = None
     """The node's clock minus the launch host's."""
     clock_error_s: float | None = None
+    answer_s: float | None = None
+    """From the question to the answer, by the launch host's clock."""
     control_python: str = ""
     control_version: str = ""
     session: SessionFacts = field(default_factory=SessionFacts)

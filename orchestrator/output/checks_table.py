@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from orchestrator.checks.catalogue import CATALOGUE
 from orchestrator.noderanges import fold_names
 from orchestrator.output.table import GAP, align_cells
 from orchestrator.output.wording import strip_controls
@@ -24,6 +25,9 @@ MARKS: Mapping[Status, tuple[str, str]] = {
 WORST: Sequence[Status] = ("fail", "unknown", "warn", "skip", "ok")
 MOST_COLUMNS = 8
 """More nodes than this are folded into one column."""
+MOST_NODES = 16
+"""Of more nodes only what is not well gets a row."""
+HEADLINES = frozenset(check.name for check in CATALOGUE if check.headline)
 LEAST_FOUND = 18
 """Narrower than this, what was found is not worth its column: the nodes are folded."""
 
@@ -38,14 +42,15 @@ class ChecksTable:
     nodes: Sequence[Node]
     findings: Sequence[Finding]
     every: bool
-    """Checks that apply to no node get a row as well."""
+    """Every check gets a row, also those that are well everywhere or apply nowhere."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lay the table out for this width."""
         del console
         rows = group_by_check(self.findings)
         if not self.every:
-            rows = {check: row for check, row in rows.items() if not is_skipped(row)}
+            few = len(self.nodes) <= MOST_NODES
+            rows = {check: row for check, row in rows.items() if is_bad(row) or (few and is_headline(check, row))}
         if not rows:
             return
         heads = [f"{node_rank} {node.name}" for node_rank, node in enumerate(self.nodes)]
@@ -63,6 +68,16 @@ def group_by_check(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     for finding in findings:
         rows.setdefault(finding.check, []).append(finding)
     return rows
+
+
+def is_bad(row: Sequence[Finding]) -> bool:
+    """Tell whether a check found anything that is not as it should be, or could not look."""
+    return any(finding.status not in ("ok", "skip") for finding in row)
+
+
+def is_headline(check: str, row: Sequence[Finding]) -> bool:
+    """Tell whether what a check found is worth a row also where all is well."""
+    return check in HEADLINES and not is_skipped(row)
 
 
 def is_skipped(row: Sequence[Finding]) -> bool:

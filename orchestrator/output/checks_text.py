@@ -23,30 +23,34 @@ def is_ready(findings: Iterable[Finding], *, strict: bool = False) -> bool:
     return all(finding.status not in bad for finding in findings)
 
 
-def render_checks(nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool = False) -> RenderableType:
-    """Render the table, the problems with their remedies, and one closing line; every: skipped checks as well."""
+def render_checks(
+    nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool = False, strict: bool = False
+) -> RenderableType:
+    """Render the table, the problems with their remedies, and one closing line; every: also what is well."""
     parts: list[RenderableType] = [ChecksTable(nodes, findings, every)]
     problems = render_problems(nodes, findings, every=every)
     if problems:
         parts += [Text(), problems]
-    return Group(*parts, Text(), _render_summary(nodes, findings, every=every))
+    return Group(*parts, Text(), _render_summary(nodes, findings, every=every, strict=strict))
 
 
 def render_problems(nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool = False) -> Text:
     """Render what is not as it should be, the worst first; what is said of several nodes stands once."""
-    folded: dict[tuple[Status, str, str, str], list[int | None]] = {}
+    folded: dict[tuple[Status, str, str, str, str], list[int | None]] = {}
     for finding in sorted(findings, key=lambda finding: WORST.index(finding.status)):
         if finding.status not in ("ok", "skip") or (every and finding.status == "skip"):
-            key = (finding.status, finding.check, finding.detail, finding.remedy)
+            told = finding.why + (f"; judged by launch.checks: {finding.reason}" if finding.reason else "")
+            key = (finding.status, finding.check, finding.detail, told, finding.remedy)
             folded.setdefault(key, []).append(finding.node_rank)
     text = Text()
-    for (status, check, detail, remedy), ranks in folded.items():
+    for (status, check, detail, why, remedy), ranks in folded.items():
         if text:
             text.append("\n")
         word, style = MARKS[status]
         text.append({"unknown": "unknown", "skip": "skip"}.get(status, word), style)
         text.append(f" {check}", "bold")
         text.append("".join(f" · {part}" for part in (_name_nodes(nodes, ranks), strip_controls(detail)) if part))
+        text.append(f"\n  {strip_controls(why)}" if why else "", "dim")
         text.append("".join(f"\n  → {line}" for line in strip_controls(remedy).splitlines()), "cyan")
     return text
 
@@ -71,12 +75,16 @@ def _name_nodes(nodes: Sequence[Node], ranks: Sequence[int | None]) -> str:
     return f"nodes {fold_names(tuple(nodes[rank].name for rank in named))}"
 
 
-def _render_summary(nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool) -> Text:
-    ready = is_ready(findings)
+def _render_summary(nodes: Sequence[Node], findings: Sequence[Finding], *, every: bool, strict: bool) -> Text:
+    ready = is_ready(findings, strict=strict)
     word = ("READY", "bold green") if ready else ("NOT READY", "bold red")
     rows = group_by_check(findings)
     worst = Counter("skip" if is_skipped(row) else worst_of(row) for row in rows.values())
     said = [f"{worst[status]} {status}" for status in ("ok", "warn", "unknown", "fail") if worst[status]]
     if worst["skip"]:
-        said.append(f"{worst['skip']} skipped" + ("" if every else " (-v shows them)"))
-    return Text.assemble(word, f" · {count(len(nodes), 'node')} · {count(len(rows), 'check')}: {', '.join(said)}")
+        said.append(f"{worst['skip']} skipped")
+    hint = "" if every else " (--all shows them)"
+    strictly = " · --strict: a warning counts" if strict and not ready and is_ready(findings) else ""
+    return Text.assemble(
+        word, f" · {count(len(nodes), 'node')} · {count(len(rows), 'check')}: {', '.join(said)}{hint}{strictly}"
+    )

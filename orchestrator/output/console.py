@@ -73,7 +73,7 @@ class Talk:
         def tell() -> None:
             pause_s = GLANCE_S
             while not over.wait(pause_s):
-                whom = sorted(left)
+                whom = sorted(left.copy())
                 few = whom and (len(whom) < len(names) or pause_s > GLANCE_S)
                 rest = f": waiting for {fold_names(tuple(names[place] for place in whom))}" if few else ""
                 _print(self.err, Text(words + rest, "dim"))

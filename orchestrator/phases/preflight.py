@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.facts import Facts, parse_facts
@@ -30,7 +30,7 @@ class NodeAnswer:
     clock: tuple[float, float]
     """How far the node's clock is ahead of ours, and how wrong that can be, in seconds."""
     took_s: float
-    """From the question to the answer."""
+    """From the question to the answer, as in the facts."""
     facts: Facts
 
 
@@ -64,10 +64,11 @@ def _probe_node(node_rank: int, link: Link, settings: Settings, routes: list[str
         answer = read_frame(channel, link.node.name, PROBE_S).header
     finally:
         channel.close()
-    facts = parse_facts(node_rank, answer, clock, link.node.name)
+    took_s = round(time.monotonic() - began, 3)
+    facts = replace(parse_facts(node_rank, answer, clock, link.node.name), answer_s=took_s)
     if facts.control_python:
         link.pythons = (facts.control_python,)
-    return NodeAnswer(raw=answer, clock=clock, took_s=round(time.monotonic() - began, 3), facts=facts)
+    return NodeAnswer(raw=answer, clock=clock, took_s=took_s, facts=facts)
 
 
 def _ask_clock(channel: Channel, where: str) -> tuple[float, float]:

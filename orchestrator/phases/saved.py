@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,8 @@ def read_answers(folder: Path) -> tuple[tuple[Node, ...], list[Facts], Survey]:
         try:
             offset, error_s = document["clock"]
             nodes.append(_NODE.validate_json(json.dumps(document["node"])))
-            facts.append(parse_facts(node_rank, document["answer"], (float(offset), float(error_s)), str(path)))
+            known = parse_facts(node_rank, document["answer"], (float(offset), float(error_s)), str(path))
+            facts.append(replace(known, answer_s=float(document["took_s"])))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _odd(path, f"{type(error).__name__}: {error}") from None
     survey = folder / SURVEY

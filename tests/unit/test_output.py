@@ -123,7 +123,7 @@ def test_the_commands_start_what_the_plan_says(tmp_path: Path) -> None:
 
 def findings_of(count: int) -> tuple[list[Node], list[Finding]]:
     nodes = [Node(name=f"node{rank:02d}", host="h") for rank in range(count)]
-    findings = [Finding(check="ssh", status="ok", node_rank=rank, detail=f"{12 + rank}.0 ms") for rank in range(count)]
+    findings = [Finding(check="disk", status="ok", node_rank=rank, detail=f"{12 + rank}.0 ms") for rank in range(count)]
     findings += [
         Finding(check="torch", status="fail", node_rank=rank, detail="no torch [x]", remedy="install torch")
         for rank in (1, 2)
@@ -135,7 +135,7 @@ def findings_of(count: int) -> tuple[list[Node], list[Finding]]:
 def test_a_check_is_one_row_with_a_column_for_each_node() -> None:
     assert page(render_checks(*findings_of(3))).splitlines() == [
         "check    0 node00  1 node01  2 node02  found",
-        "ssh      ok        ok        ok        12.0…14.0 ms",
+        "disk     ok        ok        ok        12.0…14.0 ms",
         "torch              FAIL      FAIL",
         "address  warn",
         "",
@@ -144,7 +144,7 @@ def test_a_check_is_one_row_with_a_column_for_each_node() -> None:
         "warn address · slow",
         "  → look",
         "",
-        "NOT READY · 3 nodes · 3 checks: 1 ok, 1 warn, 1 fail",
+        "NOT READY · 3 nodes · 3 checks: 1 ok, 1 warn, 1 fail (--all shows them)",
     ]
 
 
@@ -161,7 +161,9 @@ def test_the_table_fits_the_terminal(count: int, width: int) -> None:
 def test_of_many_nodes_the_good_are_counted_and_the_bad_named() -> None:
     text = page(render_checks(*findings_of(200)))
     assert re.search(r"^check +200 nodes +found$", text, re.MULTILINE)
-    assert re.search(r"^ssh +ok \N{MULTIPLICATION SIGN}200 +12\.0…211\.0 ms$", text, re.MULTILINE)
+    assert "disk" not in text
+    text = page(render_checks(*findings_of(200), every=True))
+    assert re.search(r"^disk +ok \N{MULTIPLICATION SIGN}200 +12\.0…211\.0 ms$", text, re.MULTILINE)
     assert re.search(r"^torch +FAIL 1-2$", text, re.MULTILINE)
     assert len(text.splitlines()) < 20
 
@@ -171,7 +173,7 @@ def test_what_applies_to_no_node_has_a_row_only_when_asked_for() -> None:
     findings = [Finding(check="gpu-free", status="skip", node_rank=rank, detail="no GPU") for rank in (0, 1)]
     findings.append(Finding(check="disk", status="ok", node_rank=0))
     assert "gpu-free" not in page(render_checks(nodes, findings))
-    assert page(render_checks(nodes, findings)).endswith("2 checks: 1 ok, 1 skipped (-v shows them)")
+    assert page(render_checks(nodes, findings)).endswith("2 checks: 1 ok, 1 skipped (--all shows them)")
     every = page(render_checks(nodes, findings, every=True))
     assert "skip gpu-free · all 2 nodes · no GPU" in every
     assert "READY · 2 nodes · 2 checks: 1 ok, 1 skipped" in every
@@ -206,7 +208,7 @@ def test_ready_means_that_nothing_fails() -> None:
     assert not is_ready(findings)
     good = [finding for finding in findings if finding.status != "fail"]
     assert is_ready(good)
-    assert "\nREADY · 3 nodes · 2 checks: 1 ok, 1 warn" in page(render_checks(nodes, good))
+    assert "\nREADY · 3 nodes · 2 checks: 1 ok, 1 warn (--all shows them)" in page(render_checks(nodes, good))
     document = checks_document(nodes, [Facts(node_rank=rank) for rank in range(3)], findings)
     assert (document["schema"], document["ready"]) == (1, False)
     assert document["nodes"][1]["findings"][1] == {
