@@ -19,12 +19,15 @@ from orchestrator.output.checks_document import checks_document
 from orchestrator.output.checks_text import is_ready, render_checks, render_problems, render_ready
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill
+from orchestrator.output.measured import render_measured
 from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
 from orchestrator.output.wording import count
 from orchestrator.phases.connect import connect
+from orchestrator.phases.exercise import Crew
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.known_runs import KnownRun, choose_runs, read_known_runs
-from orchestrator.phases.preflight import probe_nodes, prove_addresses
+from orchestrator.phases.levels import measure_levels
+from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
 from orchestrator.phases.record import end_entry
 from orchestrator.phases.run import new_run_id, run_on
 from orchestrator.phases.saved import read_answers, write_answers
@@ -74,12 +77,14 @@ def check(settings: Settings) -> int:
             findings = run_checks(nodes, facts, survey, settings, settings.check_level)
         else:
             nodes = read_nodes(settings)
-            ground = survey_nodes(nodes, settings, (), talk, undo)
-            facts, findings = ground.facts, ground.findings
+            ground = survey_nodes(nodes, settings, settings_env(settings, os.environ), talk, undo)
+            facts, findings, survey = ground.facts, ground.findings, ground.survey
         every = settings.every_finding or settings.verbosity > 0
         talk.show(render_checks(nodes, findings, every=every, strict=settings.strict))
+        for table in render_measured(nodes, survey):
+            talk.show(table)
         if settings.json_output:
-            talk.document(checks_document(nodes, facts, findings, strict=settings.strict))
+            talk.document(checks_document(nodes, facts, findings, strict=settings.strict, survey=survey))
         return int(Exit.DONE if is_ready(findings, strict=settings.strict) else Exit.NOT_READY)
 
 
@@ -140,6 +145,8 @@ def survey_nodes(
     if proof.hold is not None:
         undo.callback(proof.hold.close)
     survey = Survey(reach=proof.reach)
+    if settings.check_level > 0:
+        survey = measure_under_load(nodes, links, facts, proof, survey, settings, env, talk)
     if settings.save_facts is not None:
         write_answers(settings.save_facts, nodes, answers, survey)
     findings = run_checks(nodes, facts, survey, settings, settings.check_level)
@@ -153,6 +160,22 @@ def survey_nodes(
         findings=findings,
         env=env,
     )
+
+
+def measure_under_load(
+    nodes: Sequence[Node],
+    links: Sequence[Link],
+    facts: Sequence[Facts],
+    proof: Proof,
+    survey: Survey,
+    settings: Settings,
+    env: tuple[EnvValue, ...],
+    talk: Talk,
+) -> Survey:
+    """Run what the level asks for beyond facts; what had to be well before and is not, keeps it from running."""
+    found = run_checks(nodes, facts, survey, settings)
+    crew = Crew(links=links, nodes=nodes, facts=facts, places=proof.places, settings=settings, env=env)
+    return measure_levels(crew, survey, found, settings.check_level, talk.say)
 
 
 def close_links(links: Sequence[Link]) -> None:

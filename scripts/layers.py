@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT_PACKAGE = "orchestrator"
 # From the lowest to the highest. A room may import the rooms below its own level, and itself.
 LEVELS: tuple[frozenset[str], ...] = (
-    frozenset({"values", "errors", "node", "distributed", "__init__"}),
+    frozenset({"values", "errors", "node", "exercise", "distributed", "__init__"}),
     frozenset({"nodelist", "facts"}),
     frozenset({"settings"}),
     frozenset({"plan"}),
@@ -43,7 +43,7 @@ PURE_ROOMS = frozenset({"values", "errors", "nodelist", "settings", "facts", "pl
 IMPURE_MODULES = frozenset({"socket", "subprocess", "time", "threading", "asyncio", "select", "selectors"})
 IMPURE_NAMES = frozenset({"os.environ", "os.getenv", "datetime.now", "datetime.utcnow", "Path.home", "Path.cwd"})
 SSH_LIBRARIES = frozenset({"fabric", "paramiko", "invoke"})
-ALONE = frozenset({"node", "distributed"})
+ALONE = frozenset({"node", "exercise", "distributed"})
 """They run where nothing of ours is installed."""
 FILE_LIMIT = 300
 FUNCTION_LIMIT = 50
@@ -113,7 +113,7 @@ def check_libraries(room: str, relative: Path, imports: list[Import]) -> Iterato
     for found in imports:
         if found.top in SSH_LIBRARIES and not speaks_ssh:
             yield found.line, f"only transport/ssh*.py imports {found.top}"
-        if found.top == "torch" and room != "distributed":
+        if found.top == "torch" and room not in ("distributed", "exercise"):
             yield found.line, "the launcher never imports torch"
         if room in ALONE and found.top not in sys.stdlib_module_names | {"torch"}:
             ours = found.module == "orchestrator.node" or found.module.startswith("orchestrator.node.")

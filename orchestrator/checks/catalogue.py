@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from orchestrator.checks import across, hardware, machine, reach, software
+from orchestrator.checks import across, collectives, hardware, links, load, machine, reach, software
 from orchestrator.checks.check import Check
 from orchestrator.checks.seen import skip
 from orchestrator.errors import ConfigError
@@ -22,6 +22,9 @@ CATALOGUE: tuple[Check, ...] = (
     *across.HARDWARE,
     *machine.CHECKS,
     *reach.CHECKS,
+    *collectives.CHECKS,
+    *links.CHECKS,
+    *load.CHECKS,
 )
 PROOF = frozenset(check.name for check in reach.CHECKS)
 """What a launch cannot do without, also with --no-check: torchrun would hang for minutes."""

@@ -204,6 +204,6 @@ def become_subreaper() -> bool:
     return bool(_LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to TERM this process when its parent's main thread dies; runs between fork and exec."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Ask the kernel to signal this process when its parent's main thread dies; runs between fork and exec."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from orchestrator.facts import Facts
+from orchestrator.facts import Facts, Survey
 from orchestrator.output.checks_text import is_ready
 from orchestrator.values import Finding, Node, Status
 
@@ -47,10 +47,16 @@ class ChecksDocument(BaseModel):
     ready: bool = Field(description="Nothing fails; with --strict, nothing warns.")
     nodes: list[NodeDocument]
     cluster: list[FindingDocument] = Field(description="What is said of all nodes together.")
+    survey: Survey = Field(description="What was measured between the nodes and under load.")
 
 
 def checks_document(
-    nodes: Sequence[Node], facts: Sequence[Facts], findings: Sequence[Finding], *, strict: bool = False
+    nodes: Sequence[Node],
+    facts: Sequence[Facts],
+    findings: Sequence[Finding],
+    *,
+    strict: bool = False,
+    survey: Survey | None = None,
 ) -> dict[str, Any]:
     """Build the JSON document of a check."""
     return {
@@ -66,6 +72,7 @@ def checks_document(
             for node_rank, (node, fact) in enumerate(zip(nodes, facts, strict=True))
         ],
         "cluster": [_finding_document(finding) for finding in findings if finding.node_rank is None],
+        "survey": (survey or Survey()).model_dump(mode="json"),
     }
 
 

@@ -1,0 +1,38 @@
+"""Levels 1 and 2 of a check: what needs the run's own interpreter on the nodes, and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestrator.facts import Survey
+from orchestrator.facts.collectives import CollectivesFacts
+from orchestrator.facts.load import LoadFacts
+from orchestrator.phases.collectives import run_collectives
+from orchestrator.phases.exercise import Crew
+from orchestrator.phases.load import run_load
+from orchestrator.values import Finding
+
+NEEDED = (
+    "same-machine",
+    "python",
+    "torch",
+    "torch-equal",
+    "cuda-equal",
+    "addresses",
+    "master-port",
+    "gpu-count",
+    "gpu-free",
+)
+"""What has to be well before; a closed way between two other nodes is no reason: level 1 names it too."""
+
+
+def measure_levels(
+    crew: Crew, survey: Survey, found: Sequence[Finding], level: int, tell: Callable[[str], None]
+) -> Survey:
+    """Run the collectives, and at level 2 the load, and put what they gave to the survey."""
+    broken = next((finding for finding in found if finding.status == "fail" and finding.check in NEEDED), None)
+    if broken is not None or not crew.places:
+        why = f"not run: {broken.check if broken else 'addresses'} failed"
+        return survey.model_copy(update={"collectives": CollectivesFacts(not_run=why), "load": LoadFacts(not_run=why)})
+    survey = survey.model_copy(update={"collectives": run_collectives(crew, tell)})
+    return survey.model_copy(update={"load": run_load(crew, tell)}) if level > 1 else survey
