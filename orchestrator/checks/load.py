@@ -150,7 +150,7 @@ def _look(facts: Facts) -> str:
     return {
         "nvidia": "nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE",
         "amd": "amd-smi metric",
-    }.get(facts.gpu_kind, "top -b -n 1 | head -n 12; cat /sys/fs/cgroup/cpu.max /proc/self/cgroup")
+    }.get(facts.gpu_kind, "top -b -n 1 | head -n 12")
 
 
 def check_bits(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
