@@ -27,6 +27,7 @@ from orchestrator.phases.exercise import Crew
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.known_runs import KnownRun, choose_runs, read_known_runs
 from orchestrator.phases.levels import measure_levels
+from orchestrator.phases.mesh import measure_mesh
 from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
 from orchestrator.phases.record import end_entry
 from orchestrator.phases.run import new_run_id, run_on
@@ -138,13 +139,16 @@ def survey_nodes(
     # The run may replace a link that broke: close what is in the list at the end.
     undo.callback(close_links, links)
     with talk.waiting(f"asking {size}", names) as done:
-        answers = probe_nodes(links, settings, done)
+        answers = probe_nodes(links, settings, done, env)
     facts = [answer.facts for answer in answers]
     with talk.waiting(f"proving the addresses of {size}"):
         proof = prove_addresses(links, nodes, facts, settings)
     if proof.hold is not None:
         undo.callback(proof.hold.close)
     survey = Survey(reach=proof.reach)
+    if proof.places and settings.check:
+        with talk.waiting(f"trying the ways between {size}"):
+            survey = survey.model_copy(update={"mesh": measure_mesh(links, nodes, proof.places, settings)})
     if settings.check_level > 0:
         survey = measure_under_load(nodes, links, facts, proof, survey, settings, env, talk)
     if settings.save_facts is not None:

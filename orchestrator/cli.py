@@ -60,6 +60,8 @@ def launch(flags: dict[str, Any]) -> int:
         **SHARED,
         "nproc_per_node": LAUNCH["nproc_per_node"],
         "master_port": LAUNCH["master_port"],
+        "flag_env": LAUNCH["flag_env"],
+        "env_file": LAUNCH["env_file"],
         "python": LAUNCH["python"],
         "workdir": LAUNCH["workdir"],
         "push": LAUNCH["push"],

@@ -5,7 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from orchestrator.checks import across, collectives, hardware, links, load, machine, reach, software
+from orchestrator.checks import (
+    across,
+    collectives,
+    disks,
+    gpu_errors,
+    gpu_fit,
+    gpu_health,
+    gpu_links,
+    gpu_visible,
+    hardware,
+    job,
+    links,
+    load,
+    machine,
+    mesh,
+    names,
+    network,
+    packages,
+    paths,
+    rdma,
+    reach,
+    software,
+    trackers,
+    variables,
+)
 from orchestrator.checks.check import Check
 from orchestrator.checks.seen import skip
 from orchestrator.errors import ConfigError
@@ -18,10 +42,25 @@ CATALOGUE: tuple[Check, ...] = (
     *machine.PLACES,
     *software.CHECKS,
     *across.SOFTWARE,
+    *packages.CHECKS,
+    *variables.CHECKS,
+    *job.CHECKS,
+    *paths.CHECKS,
+    *trackers.CHECKS,
+    *disks.CHECKS,
     *hardware.CHECKS,
     *across.HARDWARE,
+    *gpu_fit.CHECKS,
+    *gpu_visible.CHECKS,
+    *gpu_health.CHECKS,
+    *gpu_links.CHECKS,
+    *gpu_errors.CHECKS,
+    *rdma.CHECKS,
     *machine.CHECKS,
+    *names.CHECKS,
+    *network.CHECKS,
     *reach.CHECKS,
+    *mesh.CHECKS,
     *collectives.CHECKS,
     *links.CHECKS,
     *load.CHECKS,

@@ -39,7 +39,7 @@ def check_gpu_driver(node: Node, facts: Facts, settings: Settings) -> Seen:
     if not facts.gpus:
         hidden = f", {facts.hidden_gpus} hidden by {_hiding(facts)}" if facts.hidden_gpus else ""
         return ok(f"no GPU{hidden}")
-    seen = f"{_count(len(facts.gpus))}, driver {facts.driver_version or 'unknown'}"
+    seen = f"{count_gpus(len(facts.gpus))}, driver {facts.driver_version or 'unknown'}"
     if facts.torch_version is None or facts.torch_cuda or facts.torch_hip:
         return ok(seen)
     return warn(f"{seen}, but torch {facts.torch_version} has no GPU code", on_node(node, install_torch(facts.python)))
@@ -49,7 +49,8 @@ def _hiding(facts: Facts) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted((facts.visible_devices or {}).items()))
 
 
-def _count(number: int) -> str:
+def count_gpus(number: int) -> str:
+    """Count GPUs in words."""
     return "1 GPU" if number == 1 else f"{number} GPUs"
 
 
@@ -66,13 +67,13 @@ def check_gpu_count(node: Node, facts: Facts, settings: Settings) -> Seen:
     wanted = wanted_processes(node, facts, settings)
     if wanted is None:
         if gpus or settings.nproc_per_node == "auto":
-            return ok(f"{_count(len(gpus))}" if gpus else "no GPU: one process")
+            return ok(f"{count_gpus(len(gpus))}" if gpus else "no GPU: one process")
         return fail("no GPU, and a process for each GPU was asked for", "give --nproc-per-node auto, cpu or a number")
     if not gpus or wanted <= len(gpus) or settings.nproc_per_node == "cpu" or not (facts.torch_cuda or facts.torch_hip):
-        return ok(f"{wanted} processes, {_count(len(gpus)) if gpus else 'no GPU'}")
+        return ok(f"{wanted} processes, {count_gpus(len(gpus)) if gpus else 'no GPU'}")
     name = f"slots={node.slots} of {node.name} in the node list" if node.slots else f"--nproc-per-node {wanted}"
     hidden = f"; {facts.hidden_gpus} more are hidden by {_hiding(facts)}" if facts.hidden_gpus else ""
-    return fail(f"{wanted} processes for {_count(len(gpus))}{hidden}", f"lower {name} to {len(gpus)}")
+    return fail(f"{wanted} processes for {count_gpus(len(gpus))}{hidden}", f"lower {name} to {len(gpus)}")
 
 
 def check_gpu_free(node: Node, facts: Facts, settings: Settings) -> Seen:

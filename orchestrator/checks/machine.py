@@ -85,9 +85,12 @@ def check_home(node: Node, facts: Facts, settings: Settings) -> Seen:
 
 def check_hostname(node: Node, facts: Facts, settings: Settings) -> Seen:
     """The node's own name means something to it; the launcher itself relies on numeric addresses alone."""
-    del settings
     if facts.why_unknown("hostname"):
         return unknown(f"looking up {facts.hostname}: {facts.why_unknown('hostname')}")
+    slow = threshold(settings, "hostname", "warn_s")
+    if facts.hostname_s is not None and facts.hostname_s > slow:
+        remedy = on_node(node, f"echo '127.0.1.1 {facts.hostname}' | sudo tee -a /etc/hosts", terminal=True)
+        return warn(f"{facts.hostname_s:.1f} s to look up {facts.hostname}: a name server does not answer", remedy)
     if not facts.hostname_addresses:
         line = f"127.0.1.1 {facts.hostname}"
         remedy = on_node(node, f"echo '{line}' | sudo tee -a /etc/hosts", terminal=True)
@@ -154,7 +157,7 @@ CHECKS = (
         name="hostname",
         looks_at="what the node's own name resolves to",
         why="a script that looks up its own name would fail",
-        warns="it does not resolve",
+        warns="it does not resolve, or only after {warn_s:g} s",
         each=check_hostname,
     ),
     Check(

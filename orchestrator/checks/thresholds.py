@@ -12,11 +12,21 @@ THRESHOLDS: Mapping[str, Mapping[str, float]] = {
     "clock": {"warn_s": 1, "fail_s": 5},
     "compute": {"seconds": 20, "warn_share": 0.95, "fail_share": 0.85},
     "disk": {"warn_gib": 5, "fail_gib": 1, "fail_inodes": 1000},
+    "gpu-ecc": {"fail_errors": 1},
+    "gpu-errors": {"window_h": 2},
     "gpu-free": {"warn_mib": 1024},
-    # A rank that has imported torch and done nothing holds about 0.22 GiB, and so does the agent.
+    "gpu-power": {"warn_share": 0.99},
+    "gpu-rows": {"warn_rows": 1},
+    # The oldest driver that runs any release of that CUDA, as NVIDIA's release notes have it.
+    "gpu-runtime": {"cuda_11": 450.80, "cuda_12": 525.60, "cuda_13": 580.65},
+    "gpu-temperature": {"warn_c": 84, "over_c": 15, "least_peers": 2},
     "heat": {"warn_c": 90},
     "host-link": {"seconds": 5, "warn_share": 0.9, "fail_share": 0.7},
+    "hostname": {"warn_s": 2},
+    "latency": {"warn_ms": 20, "warn_times": 4, "warn_mbs": 20, "warn_share": 0.3},
+    "link-errors": {"warn_per_million": 10},
     "links": {"warn_share": 0.5, "fail_share": 0.2, "enough_mbs": 200},
+    # A rank that has imported torch and done nothing holds about 0.22 GiB, and so does the agent.
     "memory": {"warn_gib": 1, "fail_gib": 0.25},
     "memory-bandwidth": {"seconds": 5, "warn_share": 0.9, "fail_share": 0.8},
     "nofile": {"warn_files": 4096},

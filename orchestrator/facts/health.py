@@ -88,6 +88,8 @@ class HealthFacts(FactGroup):
     module_open: bool | None = None
     library_version: str = ""
     """The driver's library that programs would load."""
+    compat: bool = False
+    """A library is there that lets an old driver run newer CUDA, on some models."""
     maker: bool = False
     """nvidia-modprobe is there and makes missing device nodes."""
     amdgpu: bool | None = None

@@ -5,5 +5,23 @@ from __future__ import annotations
 from orchestrator.facts.group import FactGroup
 
 
+class InterfaceFacts(FactGroup):
+    """What the kernel says of one interface that is up."""
+
+    name: str
+    rp_filter: int | None = None
+    """1: packets that would be answered by another interface are dropped."""
+    duplex: str = ""
+    carrier_changes: int | None = None
+    errors: int | None = None
+    """Received and sent with errors, since boot."""
+    dropped: int | None = None
+    packets: int | None = None
+
+
 class NetworkFacts(FactGroup):
     """Interfaces, routes and kernel settings beyond the addresses."""
+
+    interfaces: tuple[InterfaceFacts, ...] = ()
+    ufw: bool | None = None
+    """The firewall of Debian and Ubuntu is switched on."""

@@ -82,6 +82,8 @@ class Facts:
     routes: Mapping[str, str] | None = None
     port_range: tuple[int, ...] = ()
     hostname_addresses: tuple[str, ...] = ()
+    hostname_s: float | None = None
+    """How long it took to look the node's own name up."""
     cores: int = 1
     memory_gib: float | None = None
     memory_free_gib: float | None = None
@@ -199,7 +201,7 @@ _TEXTS = (
     "control_python",
     "control_version",
 )
-_FIGURES = ("memory_gib", "memory_free_gib", "memory_limit_gib", "shm_gib", "disk_free_gib")
+_FIGURES = ("hostname_s", "memory_gib", "memory_free_gib", "memory_limit_gib", "shm_gib", "disk_free_gib")
 
 
 def _parse_gpu(entry: Answer) -> Gpu:

@@ -12,13 +12,28 @@ import threading
 import time
 from typing import Any, Callable, Dict, Tuple
 
-from orchestrator.node import probe_disk, probe_gpus, probe_host, probe_leftovers, probe_network, probe_python
+from orchestrator.node import (
+    probe_disk,
+    probe_gpus,
+    probe_health,
+    probe_host,
+    probe_interfaces,
+    probe_job,
+    probe_leftovers,
+    probe_network,
+    probe_places,
+    probe_python,
+    probe_rdma,
+    probe_script,
+)
 from orchestrator.node.wire import Wire
 
 Facts = Dict[str, Any]
 # Each group has a thread and a limit of its own: what hangs (a driver, a mount, a name server) costs itself alone.
 GROUPS: Tuple[Tuple[str, Callable[[Facts], Facts], float], ...] = (
     ("gpus", probe_gpus.probe_gpus, 6.0),
+    ("health", probe_health.probe_health, 6.0),
+    ("rdma", probe_rdma.probe_rdma, 5.0),
     ("python", probe_python.probe_python, 20.0),
     ("disk", probe_disk.probe_disk, 5.0),
     ("home", probe_disk.probe_home, 5.0),
@@ -29,7 +44,13 @@ GROUPS: Tuple[Tuple[str, Callable[[Facts], Facts], float], ...] = (
     ("addresses", probe_network.probe_addresses, 5.0),
     ("hostname", probe_network.probe_hostname, 3.0),
     ("routes", probe_network.probe_routes, 5.0),
+    ("network", probe_interfaces.probe_interfaces, 5.0),
     ("leftovers", probe_leftovers.probe_leftovers, 5.0),
+    ("job", probe_job.probe_job, 5.0),
+    ("job.script", probe_script.probe_script, 10.0),
+    ("job.paths", probe_places.probe_paths, 5.0),
+    ("job.disks", probe_places.probe_disks, 5.0),
+    ("job.code", probe_places.probe_code, 20.0),
 )
 
 
@@ -60,6 +81,13 @@ class Group:
             self.trouble = f"no answer within {self.limit_s:g} s"
 
 
+def lay_over(facts: Facts, more: Facts) -> None:
+    """Add what a group found; several may add to one table."""
+    for name, value in more.items():
+        both = isinstance(value, dict) and isinstance(facts.get(name), dict)
+        facts[name] = {**facts[name], **value} if both else value
+
+
 def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
     """Gather all groups at once, answer clock orders meanwhile, then answer."""
     del modules
@@ -77,7 +105,7 @@ def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
             unknown[group.name] = group.trouble
         else:
             unknown.update(group.facts.pop("unknown", {}))
-            facts.update(group.facts)
+            lay_over(facts, group.facts)
     wire.send({"facts": facts, "unknown": unknown})
     # A thread stuck in the kernel must not keep the interpreter from ending.
     os._exit(0)

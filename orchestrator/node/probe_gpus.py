@@ -5,11 +5,10 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-import threading
 from typing import Any, Callable, Dict, List, Tuple
 
 from orchestrator.node import processes, smi
-from orchestrator.node.probe_command import NoAnswerError, ask, owner_of
+from orchestrator.node.probe_command import TIME_IS_UP, NoAnswerError, ask_all, owner_of, text_of
 
 Facts = Dict[str, Any]
 FOLDERS = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/opt/rocm/bin", "/usr/lib/wsl/lib")
@@ -40,6 +39,9 @@ def probe_gpus(request: Facts) -> Facts:
             found = query(tool)
         except (NoAnswerError, smi.OddOutputError) as error:
             troubles.append(str(error))
+            # There is no time for another tool.
+            if TIME_IS_UP in str(error):
+                break
             continue
         if found["gpus"]:
             facts.update(found, gpu_kind=kind)
@@ -67,66 +69,47 @@ def _silent_devices() -> str:
     )
 
 
-def _at_once(*questions: Tuple[str, List[str]]) -> Dict[str, Tuple[str, str]]:
-    """Ask several questions at the same time; each gives its output or its trouble."""
-    answers: Dict[str, Tuple[str, str]] = {}
-
-    def put(name: str, argv: List[str]) -> None:
-        try:
-            answers[name] = (ask(argv), "")
-        except NoAnswerError as error:
-            answers[name] = ("", str(error))
-
-    threads = [threading.Thread(target=put, args=question, daemon=True) for question in questions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
-
-
-def _text(answer: Tuple[str, str]) -> str:
-    """Give the output, or raise the trouble."""
-    if answer[1]:
-        raise NoAnswerError(answer[1])
-    return answer[0]
-
-
 def _optional(answer: Tuple[str, str], parse: Callable[[str], List[Facts]]) -> Tuple[List[Facts], str]:
     """Parse an answer that the GPUs' list can do without."""
     try:
-        return parse(_text(answer)), ""
+        return parse(text_of(answer)), ""
     except (NoAnswerError, smi.OddOutputError) as error:
         return [], str(error)
 
 
 def _nvidia(tool: str) -> Facts:
     shape = "--format=csv,noheader,nounits"
-    answers = _at_once(
+    answers = ask_all(
         ("gpus", [tool, "--query-gpu=index,uuid,name,memory.total,memory.used,driver_version", shape]),
         ("apps", [tool, "--query-compute-apps=pid,gpu_uuid,used_memory,process_name", shape]),
     )
-    gpus, driver = smi.parse_nvidia_gpus(_text(answers["gpus"]))
+    text, failed = answers["gpus"]
+    # With one card gone it tells of the others, and ends well or badly.
+    gpus, driver = smi.parse_nvidia_gpus(text if smi.has_rows(text) else text_of(answers["gpus"]))
     apps, trouble = _optional(answers["apps"], smi.parse_nvidia_apps)
-    return _found(gpus, apps, driver, trouble)
+    found = _found(gpus, apps, driver, trouble)
+    lost = failed or smi.find_lost(text)
+    if lost:
+        found.setdefault("unknown", {})["gpus.lost"] = lost
+    return found
 
 
 def _amd_smi(tool: str) -> Facts:
-    answers = _at_once(
+    answers = ask_all(
         ("list", [tool, "list", "--json"]),
         ("static", [tool, "static", "--asic", "--vram", "--driver", "--json"]),
         ("metric", [tool, "metric", "--mem-usage", "--json"]),
         ("process", [tool, "process", "--json"]),
     )
-    gpus, driver = smi.parse_amd_gpus(_text(answers["list"]), answers["static"][0], answers["metric"][0])
+    gpus, driver = smi.parse_amd_gpus(text_of(answers["list"]), answers["static"][0], answers["metric"][0])
     apps, trouble = _optional(answers["process"], smi.parse_amd_apps)
     return _found(gpus, apps, driver, trouble)
 
 
 def _rocm_smi(tool: str) -> Facts:
     words = ["--showuniqueid", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"]
-    answers = _at_once(("gpus", [tool, *words]), ("apps", [tool, "--showpids", "--json"]))
-    gpus, driver = smi.parse_rocm_gpus(_text(answers["gpus"]))
+    answers = ask_all(("gpus", [tool, *words]), ("apps", [tool, "--showpids", "--json"]))
+    gpus, driver = smi.parse_rocm_gpus(text_of(answers["gpus"]))
     apps, trouble = _optional(answers["apps"], smi.parse_rocm_apps)
     return _found(gpus, apps, driver, trouble)
 

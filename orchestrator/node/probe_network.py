@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import struct
+import time
 from typing import Any, Dict, List, Optional
 
 from orchestrator.node.probe_command import read_text
@@ -112,8 +113,10 @@ def source_towards(target: str) -> str:
 def probe_hostname(request: Facts) -> Facts:
     """Say what this node's own name resolves to: what gloo and others take when nobody tells them better."""
     del request
+    began = time.monotonic()
     try:
         answers = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     except OSError:
-        return {"hostname_addresses": []}
-    return {"hostname_addresses": sorted({str(answer[4][0]) for answer in answers})}
+        return {"hostname_addresses": [], "hostname_s": round(time.monotonic() - began, 2)}
+    addresses = sorted({str(answer[4][0]) for answer in answers})
+    return {"hostname_addresses": addresses, "hostname_s": round(time.monotonic() - began, 2)}

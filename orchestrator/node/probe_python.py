@@ -10,6 +10,7 @@ import threading
 from typing import Any, Dict, List, NamedTuple
 
 from orchestrator.node.probe_command import NoAnswerError, ask
+from orchestrator.node.probe_script import imports_of, source_of, workdir_of
 
 Facts = Dict[str, Any]
 SHELL_LIMIT_S = 5.0
@@ -20,31 +21,54 @@ QUESTION = r"""
 import sys
 sys.path.pop(0)
 import json, os, re
+words = json.loads(WORDS)
 facts = {"version": ".".join(map(str, sys.version_info[:3])), "executable": sys.executable, "prefix": sys.prefix}
-def versions(pattern):
-    found = {}
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            continue
-        for name in names:
-            match = re.match(pattern + r"-([^-]+)(-.*)?\.(dist|egg)-info$", name)
-            if match:
-                found.setdefault(match.group(1), match.group(2))
-    return found
-facts["packages"] = versions("(torch|numpy|nvidia_nccl_cu[0-9]+)")
+facts["packages"], facts["torch_places"] = {}, []
+for folder in sys.path:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        continue
+    torch_here = []
+    for name in names:
+        match = re.match(r"(.+?)-([^-]+)(-.*)?\.(dist|egg)-info$", name)
+        if match:
+            package = re.sub("[-_.]+", "-", match.group(1)).lower()
+            facts["packages"].setdefault(package, match.group(2))
+            if package == "torch":
+                torch_here.append(match.group(2))
+    if torch_here or os.path.isfile(os.path.join(folder, "torch", "version.py")):
+        facts["torch_places"].append([folder, sorted(torch_here), folder.startswith(sys.prefix + "/")])
 def text(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""
+for place in facts["torch_places"]:
+    found = re.search("(?m)^__version__ *= *['\"]([^'\"]+)", text(os.path.join(place[0], "torch", "version.py")))
+    place.append(found.group(1) if found else "")
 import importlib.util
-try:
-    spec = importlib.util.find_spec("torch")
-except Exception:
-    spec = None
+def find(name):
+    try:
+        return importlib.util.find_spec(name)
+    except Exception:
+        return None
+facts["modules"] = {name: find(name) is not None for name in words["modules"]}
+if words["source"] is not None:
+    try:
+        compile(words["source"], words["script"], "exec", 0, True)
+        facts["syntax"] = ""
+    except SyntaxError as error:
+        facts["syntax"] = "line %s: %s" % (error.lineno, error.msg)
+    except Exception:
+        pass
+base = getattr(sys, "base_prefix", sys.prefix)
+facts["environment"] = "conda" if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else (
+    "venv" if sys.prefix != base else "system")
+facts["managed"] = facts["environment"] == "system" and os.path.exists(
+    os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED"))
+spec = find("torch")
 if spec is not None and spec.origin:
     folder = os.path.dirname(spec.origin)
     facts["torch_folder"] = folder
@@ -74,6 +98,13 @@ CONDA_ROOTS = (
 COMMON = ("/opt/conda/bin/python3", "/opt/venv/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3")
 
 
+class Question(NamedTuple):
+    """What every interpreter is asked, and in which environment."""
+
+    text: str
+    env: Dict[str, str]
+
+
 class Candidate(NamedTuple):
     """An interpreter that may be the run's, and who proposed it."""
 
@@ -83,10 +114,11 @@ class Candidate(NamedTuple):
 
 def probe_python(request: Facts) -> Facts:
     """Choose the interpreter: a named one counts alone; else the first that has torch, else the first there is."""
-    workdir = os.path.expanduser(str(request.get("workdir") or "~"))
+    workdir = workdir_of(request)
+    question = build_question(request, workdir)
     named = named_candidate(request, workdir)
     if named is not None:
-        return _facts_of(named, *_answers([named]))
+        return _facts_of(named, *_answers([named], question))
     near = [
         Candidate(path, "virtual environment of the working directory")
         for path in (os.path.join(workdir, name, "bin", "python") for name in VENVS)
@@ -101,7 +133,7 @@ def probe_python(request: Facts) -> Facts:
         candidates = _login_shell_python() + further if stage is None else stage
         fresh = [one for one in candidates if one.path not in [old.path for old in tried]]
         tried += fresh
-        answers += _answers(fresh)
+        answers += _answers(fresh, question)
         for candidate, answer in zip(tried, answers):
             if answer.get("torch_folder"):
                 return _facts_of(candidate, answer)
@@ -109,6 +141,20 @@ def probe_python(request: Facts) -> Facts:
         if "version" in answer:
             return _facts_of(candidate, answer)
     return {"python": "", "python_origin": "", "python_trouble": "no python3 was found"}
+
+
+def build_question(request: Facts, workdir: str) -> Question:
+    """Build the question: in the run's own environment, as far as it decides where Python looks for modules."""
+    env = dict(os.environ)
+    given = request.get("given_values") or {}
+    env.update({name: given[name] for name in ("PYTHONPATH", "PYTHONNOUSERSITE") if name in given})
+    if env.get("PYTHONPATH"):
+        # The run starts in the working directory, the question does not.
+        folders = [folder for folder in env["PYTHONPATH"].split(os.pathsep) if folder]
+        env["PYTHONPATH"] = os.pathsep.join(os.path.join(workdir, folder) for folder in folders)
+    imports = imports_of(request, workdir)
+    words = {"modules": imports["needed"], "source": source_of(request, workdir), "script": request.get("script", "")}
+    return Question(QUESTION.replace("WORDS", repr(json.dumps(words)), 1), env)
 
 
 def named_candidate(request: Facts, workdir: str) -> "Candidate | None":
@@ -159,12 +205,12 @@ def _login_shell_python() -> List[Candidate]:
     return [Candidate(path, f"python3 of the login shell {shell}") for path in paths[-1:] if path]
 
 
-def _answers(candidates: List[Candidate]) -> List[Facts]:
+def _answers(candidates: List[Candidate], question: Question) -> List[Facts]:
     """Ask all of them at the same time."""
     answers: List[Facts] = [{} for _ in candidates]
 
     def put(place: int) -> None:
-        answers[place] = ask_python(candidates[place].path)
+        answers[place] = ask_python(candidates[place].path, question)
 
     threads = [threading.Thread(target=put, args=(place,), daemon=True) for place in range(len(candidates))]
     for thread in threads:
@@ -174,10 +220,10 @@ def _answers(candidates: List[Candidate]) -> List[Facts]:
     return answers
 
 
-def ask_python(path: str) -> Facts:
+def ask_python(path: str, question: Question) -> Facts:
     """Ask an interpreter for its version, its packages and its torch; the trouble where it does not answer."""
     try:
-        out = ask([path, "-"], QUESTION_LIMIT_S, QUESTION)
+        out = ask([path, "-"], QUESTION_LIMIT_S, question.text, env=question.env)
     except NoAnswerError as error:
         return {"trouble": str(error)}
     lines = [line for line in out.splitlines() if line.startswith(MARK)]
@@ -201,7 +247,18 @@ def _facts_of(candidate: Candidate, answer: Facts) -> Facts:
         "torch_metadata": packages.get("torch"),
         "torch_version_py": answer.get("version_py", ""),
         "numpy_version": packages.get("numpy"),
-        "nccl_metadata": next((packages[name] for name in sorted(packages) if name.startswith("nvidia_nccl")), None),
+        "nccl_metadata": next((packages[name] for name in sorted(packages) if name.startswith("nvidia-nccl")), None),
         "torchrun_flags": answer.get("torchrun_flags", []),
         "torch_bytecode": answer.get("bytecode"),
+        "job": {
+            "packages": packages,
+            "modules": answer.get("modules"),
+            "syntax": answer.get("syntax"),
+            "environment": answer.get("environment", ""),
+            "managed": answer.get("managed"),
+            "torch_places": [
+                {"folder": folder, "metadata": metadata, "own": own, "version": version}
+                for folder, metadata, own, version in answer.get("torch_places", [])
+            ],
+        },
     }

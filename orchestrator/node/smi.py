@@ -33,7 +33,8 @@ def parse_nvidia_gpus(text: str) -> Tuple[List[Facts], str]:
     gpus: List[Facts] = []
     driver = ""
     for index, uuid, name, total, used, version in _rows(text, 6):
-        if not index.isdigit():
+        # A card that is gone has "[GPU is lost]" or "[Unknown Error]" in every column.
+        if not index.isdigit() or uuid.startswith("["):
             continue
         driver = driver or version
         gpus.append(
@@ -50,6 +51,19 @@ def parse_nvidia_gpus(text: str) -> Tuple[List[Facts], str]:
     return gpus, driver
 
 
+def has_rows(text: str) -> bool:
+    """Tell whether some card answered."""
+    return re.search(r"^\s*\d+\s*,\s*(GPU|MIG)-", text, re.MULTILINE) is not None
+
+
+def find_lost(text: str) -> str:
+    """Give the line that tells of a card that answers no more; empty when all do."""
+    pattern = re.compile(
+        r"unable to determine the device handle|\[(gpu is lost|unknown error|gpu requires reset)\]", re.IGNORECASE
+    )
+    return next((line.strip()[:200] for line in text.splitlines() if pattern.search(line)), "")
+
+
 def parse_nvidia_apps(text: str) -> List[Facts]:
     """Read --query-compute-apps=pid,gpu_uuid,used_memory,process_name."""
     return [
@@ -59,7 +73,7 @@ def parse_nvidia_apps(text: str) -> List[Facts]:
     ]
 
 
-def _json(text: str, tool: str) -> Any:
+def read_json(text: str, tool: str) -> Any:
     """Read the JSON in an output that may begin with warnings."""
     starts = [place for place in (text.find("{"), text.find("[")) if place >= 0]
     try:
@@ -69,8 +83,9 @@ def _json(text: str, tool: str) -> Any:
         raise OddOutputError(f"{tool} gave no JSON" + (f": {said[0][:200]}" if said else "")) from None
 
 
-def _entries(text: str) -> List[Facts]:
-    value = _json(text, "amd-smi")
+def read_entries(text: str) -> List[Facts]:
+    """Read the list of GPUs in an output of amd-smi."""
+    value = read_json(text, "amd-smi")
     if isinstance(value, dict):
         # Newer versions put the list under a key.
         value = value.get("gpu_data", value.get("process_data", []))
@@ -79,7 +94,7 @@ def _entries(text: str) -> List[Facts]:
 
 def _of_gpu(text: str) -> Dict[int, Facts]:
     try:
-        return {int(entry["gpu"]): entry for entry in _entries(text) if "gpu" in entry}
+        return {int(entry["gpu"]): entry for entry in read_entries(text) if "gpu" in entry}
     except OddOutputError:
         return {}
 
@@ -90,7 +105,8 @@ def _size_mib(value: Any) -> Optional[int]:
     return None
 
 
-def _inner(entry: Facts, *keys: str) -> Any:
+def read_inner(entry: Facts, *keys: str) -> Any:
+    """Give a value deep in an object; None where the way to it ends."""
     value: Any = entry
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
@@ -102,20 +118,22 @@ def parse_amd_gpus(listed: str, static: str, metric: str) -> Tuple[List[Facts], 
     statics, metrics = _of_gpu(static), _of_gpu(metric)
     gpus: List[Facts] = []
     driver = ""
-    for entry in _entries(listed):
+    for entry in read_entries(listed):
         index = whole(entry.get("gpu"))
         if index is None:
             continue
         more, use = statics.get(index, {}), metrics.get(index, {})
-        driver = driver or str(_inner(more, "driver", "version") or _inner(more, "driver", "driver_version") or "")
+        driver = driver or str(
+            read_inner(more, "driver", "version") or read_inner(more, "driver", "driver_version") or ""
+        )
         gpus.append(
             {
                 "index": index,
                 "uuid": str(entry.get("uuid", "")),
-                "model": str(_inner(more, "asic", "market_name") or ""),
-                "memory_total_mib": _size_mib(_inner(more, "vram", "size"))
-                or _size_mib(_inner(use, "mem_usage", "total_vram")),
-                "memory_used_mib": _size_mib(_inner(use, "mem_usage", "used_vram")),
+                "model": str(read_inner(more, "asic", "market_name") or ""),
+                "memory_total_mib": _size_mib(read_inner(more, "vram", "size"))
+                or _size_mib(read_inner(use, "mem_usage", "total_vram")),
+                "memory_used_mib": _size_mib(read_inner(use, "mem_usage", "used_vram")),
             }
         )
     return gpus, driver
@@ -124,12 +142,12 @@ def parse_amd_gpus(listed: str, static: str, metric: str) -> Tuple[List[Facts], 
 def parse_amd_apps(text: str) -> List[Facts]:
     """Read amd-smi process."""
     apps: List[Facts] = []
-    for entry in _entries(text):
+    for entry in read_entries(text):
         for item in entry.get("process_list", []):
             process = item.get("process_info", item) if isinstance(item, dict) else {}
             pid = whole(process.get("pid")) if isinstance(process, dict) else None
             if pid is not None:
-                used = _size_mib(_inner(process, "memory_usage", "vram_mem"))
+                used = _size_mib(read_inner(process, "memory_usage", "vram_mem"))
                 apps.append(
                     {
                         "pid": pid,
@@ -143,7 +161,7 @@ def parse_amd_apps(text: str) -> List[Facts]:
 
 def parse_rocm_gpus(text: str) -> Tuple[List[Facts], str]:
     """Read rocm-smi --showuniqueid --showproductname --showmeminfo vram --showdriverversion --json."""
-    value = _json(text, "rocm-smi")
+    value = read_json(text, "rocm-smi")
     gpus: List[Facts] = []
     for name, card in value.items():
         match = re.match(r"card(\d+)$", name)
@@ -168,7 +186,7 @@ def parse_rocm_apps(text: str) -> List[Facts]:
     if not text.strip() or "No JSON data" in text:
         return []
     apps: List[Facts] = []
-    for name, words in _json(text, "rocm-smi").get("system", {}).items():
+    for name, words in read_json(text, "rocm-smi").get("system", {}).items():
         match = re.match(r"PID(\d+)$", name)
         name_of, *cells = [cell.strip() for cell in str(words).split(",")]
         if match is not None:

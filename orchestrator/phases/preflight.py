@@ -10,10 +10,12 @@ from typing import Any
 from orchestrator.facts import Facts, parse_facts
 from orchestrator.phases.addresses import Place, PortHold, Proof, is_numeric, prove_addresses
 from orchestrator.phases.push import default_workdir
+from orchestrator.phases.script import ask_of_node, ask_of_script
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame
 from orchestrator.transport.fanout import fan_out, nobody
+from orchestrator.values import EnvValue
 
 __all__ = ["Place", "PortHold", "Proof", "probe_nodes", "prove_addresses"]
 
@@ -34,7 +36,9 @@ class NodeAnswer:
     facts: Facts
 
 
-def probe_nodes(links: Sequence[Link], settings: Settings, done: Callable[[int], None] = nobody) -> list[NodeAnswer]:
+def probe_nodes(
+    links: Sequence[Link], settings: Settings, done: Callable[[int], None] = nobody, env: Sequence[EnvValue] = ()
+) -> list[NodeAnswer]:
     """Ask all nodes at the same time; afterwards each link knows which Python runs our own programs.
 
     Raises:
@@ -43,13 +47,17 @@ def probe_nodes(links: Sequence[Link], settings: Settings, done: Callable[[int],
     """
     head = links[0].node
     routes = [address for address in (head.addr or head.host,) if is_numeric(address)]
+    job = ask_of_script(settings, env)
     return fan_out(
-        lambda item: _probe_node(item[0], item[1], settings, routes), list(enumerate(links)), settings.fanout, done
+        lambda item: _probe_node(item[0], item[1], settings, routes, job), list(enumerate(links)), settings.fanout, done
     )
 
 
-def _probe_node(node_rank: int, link: Link, settings: Settings, routes: list[str]) -> NodeAnswer:
+def _probe_node(
+    node_rank: int, link: Link, settings: Settings, routes: list[str], job: Mapping[str, Any]
+) -> NodeAnswer:
     request: dict[str, Any] = {
+        **ask_of_node(job, link.node),
         "workdir": settings.workdir or default_workdir(settings.project),
         "python": link.node.python,
         "launch_python": settings.python,

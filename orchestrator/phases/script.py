@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import AortaError, UsageError
+from orchestrator.node.probe_script import SOURCE_LIMIT
+from orchestrator.node.script_imports import read_imports
+from orchestrator.plan.environment import build_defaults
 from orchestrator.plan.torchrun import build_script
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
+    from orchestrator.values import EnvValue, Node
+
+SAID = ("PYTHONPATH", "PYTHONNOUSERSITE", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_CONFIG_DIR", "NETRC")
+"""Variables whose values decide what a node has; of all others it is told the names."""
 
 
 def check_script(settings: Settings) -> None:
@@ -52,3 +62,44 @@ def _remedy(path: Path) -> str:
     if near:
         return f"did you mean {near[0]}?"
     return "the path of a script is relative to the project (launch.project)"
+
+
+def ask_of_script(settings: Settings, env: Sequence[EnvValue]) -> dict[str, Any]:
+    """Build what every node is asked of the script and of what it needs; nothing is refused here."""
+    request: dict[str, Any] = {
+        "script": "",
+        "push": settings.push,
+        "require_paths": list(settings.require_paths),
+        "given": sorted({value.name for value in (*env, *build_defaults(1, 1, "eth0"))}),
+        "given_values": {value.name: value.value for value in env if value.name in SAID},
+    }
+    if not settings.script and not settings.module:
+        return request
+    try:
+        words = build_script(settings)
+    except AortaError:
+        return request
+    request["script"] = shlex.join(words)
+    if settings.push:
+        pythonpath = str(request["given_values"].get("PYTHONPATH", ""))
+        request["imports"] = read_imports(str(settings.project), words, pythonpath.split(os.pathsep))
+        request["source"] = _read_source(Path(settings.project) / words[0]) if words[0] != "-m" else None
+    return request
+
+
+def ask_of_node(request: Mapping[str, Any], node: Node) -> dict[str, Any]:
+    """Lay what one node's line says over it."""
+    said = {name: value for name, value in node.env if name in SAID}
+    return {
+        **request,
+        "given": sorted({*request["given"], *(name for name, _ in node.env)}),
+        "given_values": {**request["given_values"], **said},
+    }
+
+
+def _read_source(path: Path) -> str | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    return text if len(text) <= SOURCE_LIMIT else None

@@ -32,7 +32,11 @@ TORCHRUN = (
 )
 """What torchrun reads as its own options, or sets for the ranks."""
 
-CLEARED = (*TORCHRUN, "ROLE_*", "TORCHELASTIC_*", "TORCH_ELASTIC_WORKER_IDENTICAL", "AORTA_*")
+CLEARED = (
+    *(*TORCHRUN, "ROLE_*", "TORCHELASTIC_*", "TORCH_ELASTIC_WORKER_IDENTICAL", "AORTA_*"),
+    # With it every rank goes on as a prompt after its end, reads the end of its input and fails.
+    *("PYTHONINSPECT", "PYTHONSTARTUP"),
+)
 """What is removed from the session that SSH opens on a node, before the environment of a run is laid over it."""
 
 PROTECTED = (

@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from asking import check
 from cluster import Cluster, wait_for
 from conftest import FreshCluster
 
 PORT = 29444
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The answer of one check."""
-
-    exit_code: int
-    document: dict[str, Any]
-    seconds: float
-
-    def finding(self, check: str, node_rank: int) -> dict[str, str]:
-        """What one check says of one node."""
-        (found,) = [one for one in self.document["nodes"][node_rank]["findings"] if one["check"] == check]
-        return dict(found)
-
-    def failing(self) -> set[tuple[str, int]]:
-        """Check and node rank of all that fails."""
-        return {
-            (one["check"], node["node_rank"])
-            for node in self.document["nodes"]
-            for one in node["findings"]
-            if one["status"] == "fail"
-        }
-
-
-def check(cluster: Cluster, tmp_path: Path, *words: str, nodes: Path | None = None, **listed: Any) -> Checked:
-    chosen = nodes or cluster.write_list(tmp_path / "nodes.txt", **listed)
-    done = cluster.run_launcher(["check", "--nodes", str(chosen), "--json", *words], cwd=tmp_path)
-    assert done.stdout, done
-    return Checked(done.exit_code, json.loads(done.stdout), done.seconds)
 
 
 @pytest.mark.namespaces

@@ -30,7 +30,16 @@ def build_facts(node_rank: int, base: dict[str, Any], given: dict[str, Any]) -> 
     changed = dict(given.get("facts", {}))
     facts = {} if "*" in changed else dict(base["facts"])
     if facts:
-        facts["boot_id"] = f"{node_rank}{facts['boot_id'][1:]}"
+        facts |= {
+            "boot_id": f"{node_rank}{facts['boot_id'][1:]}",
+            "machine_id": f"{node_rank}{facts['machine_id'][1:]}",
+            "hostname": f"node{node_rank + 1}",
+            "addresses": [
+                {**entry, "address": entry["address"].replace("192.0.2.2", f"192.0.2.{node_rank + 2}")}
+                for entry in facts["addresses"]
+                if not entry["address"].startswith("fd00")
+            ],
+        }
     changed.pop("*", None)
     for name, value in changed.items():
         # A group of facts keeps what the case does not name.

@@ -1,0 +1,210 @@
+"""Judges the ways between all nodes: firewalls, sizes of packets, ways back, and ways that are slower than the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from orchestrator.checks.check import Check
+from orchestrator.checks.remedies import on_node
+from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
+from orchestrator.checks.thresholds import threshold
+from orchestrator.facts import Facts, Survey
+from orchestrator.facts.mesh import Way
+from orchestrator.settings import Settings
+from orchestrator.values import Node
+
+Answers = list[tuple[int | None, Seen]]
+
+
+def _not_tried(survey: Survey, facts: Sequence[Facts]) -> Answers:
+    why = "not tried" if survey.mesh is None else survey.mesh.skipped
+    return [(fact.node_rank, skip(why)) for fact in facts] if why else []
+
+
+def _ways(survey: Survey) -> tuple[Way, ...]:
+    return survey.mesh.ways if survey.mesh else ()
+
+
+def find_place(survey: Survey, node_rank: int) -> tuple[str, str]:
+    """Give the address and the interface with which a node takes part; empty where nothing was proved."""
+    reach = survey.reach
+    if reach is None or node_rank >= len(reach.attempts):
+        return "", ""
+    won = [attempt for attempt in reach.attempts[node_rank] if attempt.address == reach.winner and attempt.ok]
+    return (won[-1].local, won[-1].interface) if won else ("", "")
+
+
+def check_pairs(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+    """Every node reaches every other one on any port, as gloo and NCCL will."""
+    del settings
+    if survey.mesh is None or survey.mesh.skipped:
+        return _not_tried(survey, facts)
+    closed = [way for way in _ways(survey) if not way.ok and way.step != "stalled"]
+    blamed = _blame_ends(closed, len(nodes))
+    answers: Answers = []
+    for node, fact in zip(nodes, facts, strict=True):
+        rank = fact.node_rank
+        mine = blamed.get(rank, [])
+        if not mine:
+            answers.append((rank, ok(f"reaches and is reached by {len(nodes) - 1} on any port")))
+            continue
+        inward = [way for way in mine if way.target == rank]
+        others = sorted({way.source if way.target == rank else way.target for way in mine})
+        names = ", ".join(nodes[other].name for other in others if other != rank) or "itself"
+        said = mine[0]
+        kind = f"{names} cannot reach it" if inward else f"it cannot reach {names}"
+        detail = f"{kind} on port{'s' if len(mine) > 1 else ''} beside the rendezvous: {said.step}, {said.detail}"
+        answers.append((rank, fail(detail, _open(node, fact, survey, others, inward=bool(inward)))))
+    return answers
+
+
+def _blame_ends(closed: Sequence[Way], number: int) -> dict[int, list[Way]]:
+    """Put each closed way to the end that is likelier the cause: the receiver's firewall, unless a sender reaches nobody."""
+    outward: dict[int, list[Way]] = {}
+    for way in closed:
+        outward.setdefault(way.source, []).append(way)
+    mute = {rank for rank, ways in outward.items() if len(ways) == number - 1 > 1}
+    blamed: dict[int, list[Way]] = {}
+    for way in closed:
+        end = way.source if way.source in mute and len(mute) < number - 1 else way.target
+        blamed.setdefault(end, []).append(way)
+    return blamed
+
+
+def _open(node: Node, facts: Facts, survey: Survey, others: Sequence[int], *, inward: bool) -> str:
+    addresses = [address for address in (find_place(survey, other)[0] for other in others) if address]
+    if not addresses:
+        return on_node(node, "sudo iptables -S; sudo nft list ruleset", terminal=True)
+    if not inward:
+        return on_node(node, f"ip route get {addresses[0]}; sudo iptables -S OUTPUT", terminal=True)
+    if facts.network.ufw:
+        return on_node(node, "; ".join(f"sudo ufw allow from {address}" for address in addresses), terminal=True)
+    tool = "ip6tables" if ":" in addresses[0] else "iptables"
+    rules = "; ".join(f"sudo {tool} -I INPUT -s {address} -j ACCEPT" for address in addresses)
+    return on_node(node, rules, terminal=True)
+
+
+def check_path_mtu(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+    """Packets of the interface's full size pass between all nodes without being fragmented."""
+    del settings
+    if survey.mesh is None or survey.mesh.skipped:
+        return _not_tried(survey, facts)
+    answers: Answers = []
+    for node, fact in zip(nodes, facts, strict=True):
+        mine = [way for way in _ways(survey) if way.source == fact.node_rank != way.target]
+        stalled = [way for way in mine if way.step == "stalled"]
+        small = [way for way in mine if way.passes_bytes and way.full_bytes and way.passes_bytes < way.full_bytes]
+        silent = [way for way in mine if way.udp == "silent"]
+        interface = find_place(survey, fact.node_rank)[1] or "eth0"
+        if stalled or small:
+            worst = min((way.passes_bytes or 0 for way in small), default=1400)
+            names = ", ".join(nodes[way.target].name for way in (stalled or small))
+            what = "large packets are lost" if stalled else f"{small[0].full_bytes} bytes do not pass in one piece"
+            size = "" if not small else f", {worst} do"
+            remedy = on_node(node, f"sudo ip link set dev {interface} mtu {max(worst, 1280)}", terminal=True)
+            answers.append((fact.node_rank, (fail if stalled else warn)(f"to {names}: {what}{size}", remedy)))
+        elif silent and len(silent) == len([way for way in mine if way.ok]):
+            answers.append((fact.node_rank, unknown("UDP does not come back, so it was not measured")))
+        elif not any(way.ok for way in mine):
+            answers.append((fact.node_rank, skip("it reaches nobody")))
+        else:
+            answers.append((fact.node_rank, ok(f"{max((way.full_bytes or 0 for way in mine), default=0)} bytes pass")))
+    return answers
+
+
+def check_routes(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+    """Answers go back the way the question came, and addresses are not translated."""
+    del settings
+    if survey.mesh is None or survey.mesh.skipped:
+        return _not_tried(survey, facts)
+    answers: Answers = []
+    for node, fact in zip(nodes, facts, strict=True):
+        here, interface = find_place(survey, fact.node_rank)
+        inward = [way for way in _ways(survey) if way.target == fact.node_rank and way.ok]
+        translated = [
+            (way, place)
+            for way in inward
+            if (place := find_place(survey, way.source)[0]) and way.seen not in ("", place)
+        ]
+        crooked = [
+            way for way in inward if way.back and way.back_interface and interface and way.back_interface != interface
+        ]
+        if translated:
+            way, place = translated[0]
+            look = on_node(node, f"ip route get {place}")
+            answers.append(
+                (fact.node_rank, warn(f"sees {nodes[way.source].name} as {way.seen}, which is {place}", look))
+            )
+        elif crooked:
+            way = crooked[0]
+            names = ", ".join(nodes[one.source].name for one in crooked)
+            look = on_node(node, f"ip route get {way.seen} from {here}")
+            detail = f"{names} come in by {interface}, but the way back is {way.back_interface} ({way.back})"
+            answers.append((fact.node_rank, warn(detail, look)))
+        else:
+            answers.append(
+                (fact.node_rank, ok("ways back are the ways there") if inward else skip("nobody reaches it"))
+            )
+    return answers
+
+
+def check_latency(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+    """No way between two nodes is much longer or narrower than the others."""
+    if survey.mesh is None or survey.mesh.skipped:
+        return _not_tried(survey, facts)
+    ways = [way for way in _ways(survey) if way.ok and way.rtt_ms is not None and way.rate_mbs]
+    if not ways:
+        return [(fact.node_rank, skip("no way is open")) for fact in facts]
+    rtt_ms = statistics.median(way.rtt_ms or 0.0 for way in ways)
+    rate = statistics.median(way.rate_mbs or 0.0 for way in ways)
+    longest = max(threshold(settings, "latency", "warn_ms"), threshold(settings, "latency", "warn_times") * rtt_ms)
+    least = min(threshold(settings, "latency", "warn_mbs"), threshold(settings, "latency", "warn_share") * rate)
+    answers: Answers = []
+    for node, fact in zip(nodes, facts, strict=True):
+        mine = [way for way in ways if way.source == fact.node_rank]
+        bad = [way for way in mine if (way.rtt_ms or 0.0) > longest or (way.rate_mbs or 0.0) < least]
+        if bad:
+            told = "; ".join(f"to {nodes[way.target].name} {way.rtt_ms:g} ms, {way.rate_mbs:g} MB/s" for way in bad)
+            usual = f"{rtt_ms:.3g} ms and {rate:.3g} MB/s are usual"
+            answers.append((fact.node_rank, warn(f"{told}; {usual}", on_node(node, "ip -s link"))))
+        elif mine:
+            slowest = max(way.rtt_ms or 0.0 for way in mine)
+            answers.append((fact.node_rank, ok(f"at most {slowest:.3g} ms to another node")))
+        else:
+            answers.append((fact.node_rank, skip("it reaches nobody")))
+    return answers
+
+
+CHECKS = (
+    Check(
+        name="pairs",
+        headline=True,
+        looks_at="TCP between every two nodes, on ports that the kernel picks (up to 16 nodes)",
+        why="gloo and NCCL connect every two nodes on ports of their own, and would hang",
+        fails="a node cannot reach another",
+        whole=check_pairs,
+    ),
+    Check(
+        name="path-mtu",
+        looks_at="packets of full size between every two nodes, sent so that nobody may fragment them",
+        why="the run would connect and then stall at its first large message",
+        fails="a payload stalls",
+        warns="smaller packets pass than the interface sends",
+        whole=check_path_mtu,
+    ),
+    Check(
+        name="routes",
+        looks_at="which address a node is seen with, and by which interface the answers leave",
+        why="answers by another way are dropped by strict routers, and NCCL takes the wrong interface",
+        warns="an address is translated, or the way back is another one",
+        whole=check_routes,
+    ),
+    Check(
+        name="latency",
+        looks_at="round trip and rate of a short payload between every two nodes",
+        why="one long way holds up every collective",
+        warns="above {warn_ms:g} ms and {warn_times:g} x the median, or below {warn_mbs:g} MB/s and {warn_share:g} of it",
+        whole=check_latency,
+    ),
+)

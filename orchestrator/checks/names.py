@@ -1,0 +1,114 @@
+"""Compares what has to be a node's own: its name, its machine id, its addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestrator.checks.check import Check
+from orchestrator.checks.remedies import on_node
+from orchestrator.checks.seen import Seen, fail, ok, unknown, warn
+from orchestrator.facts import Facts
+from orchestrator.settings import Settings
+from orchestrator.values import Node
+
+Nodes = Sequence[Node]
+AllFacts = Sequence[Facts]
+LOCAL = ("127.", "169.254.", "fe80:", "::1")
+BRIDGES = ("docker", "veth", "br-", "virbr", "cni", "flannel", "lxc", "podman")
+"""Software on each machine gives these the same addresses everywhere, and no packet leaves by them."""
+
+
+def check_hostnames(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
+    """No two machines have one name."""
+    del settings
+    return _unique(nodes, facts, lambda fact: fact.hostname, "hostname", _rename)
+
+
+def _rename(node: Node, fact: Facts) -> str:
+    return on_node(node, f"sudo hostnamectl set-hostname {fact.hostname}-{fact.node_rank}", terminal=True)
+
+
+def check_machine_ids(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
+    """No two machines are copies of one image that kept its machine id."""
+    del settings
+    return _unique(nodes, facts, lambda fact: fact.machine_id, "machine id", _new_id)
+
+
+def _new_id(node: Node, fact: Facts) -> str:
+    del fact
+    return on_node(node, "sudo rm -f /etc/machine-id && sudo systemd-machine-id-setup", terminal=True)
+
+
+def _unique(
+    nodes: Nodes, facts: AllFacts, key: Callable[[Facts], str], what: str, remedy: Callable[[Node, Facts], str]
+) -> list[Seen]:
+    seen: list[Seen] = []
+    for rank, (node, fact) in enumerate(zip(nodes, facts, strict=True)):
+        value = key(fact)
+        # Two lines for one machine are told by same-machine.
+        twins = [
+            nodes[other].name
+            for other, there in enumerate(facts)
+            if other != rank and value and key(there) == value and _machine(there) != _machine(fact)
+        ]
+        if not value:
+            seen.append(unknown(f"no {what}"))
+        elif twins:
+            seen.append(warn(f"the same {what} as {', '.join(twins)}: {value}", remedy(node, fact)))
+        else:
+            seen.append(ok(f"{what} {value}"))
+    return seen
+
+
+def _machine(fact: Facts) -> tuple[str, str]:
+    return fact.boot_id, fact.network_id
+
+
+def check_addresses_unique(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
+    """No two machines have one address."""
+    del settings
+    held = [
+        {
+            entry.address: entry.interface
+            for entry in fact.addresses
+            if not entry.address.startswith(LOCAL) and not entry.interface.startswith(BRIDGES)
+        }
+        for fact in facts
+    ]
+    seen: list[Seen] = []
+    for rank, (node, mine) in enumerate(zip(nodes, held, strict=True)):
+        for other, theirs in enumerate(held):
+            shared = sorted(set(mine) & set(theirs))
+            if other != rank and shared and _machine(facts[other]) != _machine(facts[rank]):
+                address = shared[0]
+                remedy = on_node(node, f"sudo ip addr del {address} dev {mine[address]}", terminal=True)
+                seen.append(fail(f"{address} ({mine[address]}) is also on {nodes[other].name}", remedy))
+                break
+        else:
+            seen.append(ok("addresses of its own") if mine else unknown("no addresses"))
+    return seen
+
+
+CHECKS = (
+    Check(
+        name="hostnames",
+        looks_at="names of the machines",
+        why="logs cannot be told apart, and whoever takes the name for the machine joins two into one",
+        warns="two machines have one name",
+        across=check_hostnames,
+    ),
+    Check(
+        name="machine-ids",
+        looks_at="/etc/machine-id of every node",
+        why="a copied image: DHCP and licences take two machines for one",
+        warns="two machines have one",
+        across=check_machine_ids,
+    ),
+    Check(
+        name="addresses-unique",
+        looks_at="addresses of all interfaces but bridges",
+        why="packets reach one of the two by chance",
+        fails="two machines have one address",
+        across=check_addresses_unique,
+    ),
+)

@@ -1,0 +1,71 @@
+"""Builds the line that installs Python packages for the interpreter of a node, whatever kind of environment it has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from orchestrator.checks.remedies import install, on_node
+from orchestrator.facts import Facts
+from orchestrator.values import Node
+
+PACKAGE_OF: Mapping[str, str] = {
+    "Bio": "biopython",
+    "Crypto": "pycryptodome",
+    "OpenSSL": "pyopenssl",
+    "PIL": "pillow",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dateutil": "python-dateutil",
+    "distutils": "setuptools",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "fitz": "pymupdf",
+    "git": "gitpython",
+    "google": "protobuf",
+    "hydra": "hydra-core",
+    "jwt": "pyjwt",
+    "magic": "python-magic",
+    "open_clip": "open-clip-torch",
+    "pkg_resources": "setuptools",
+    "ruamel": "ruamel.yaml",
+    "serial": "pyserial",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+}
+"""Packages that are not called as their modules are."""
+
+BUILDS = re.compile(r"\+(cpu|cu\d+|rocm[\d.]+)$")
+"""What the index of PyTorch calls its builds."""
+
+
+def package_of(module: str) -> str:
+    """Name the package that brings a module."""
+    return PACKAGE_OF.get(module, module.replace("_", "-").lower())
+
+
+def package_key(name: str) -> str:
+    """Spell a package as the facts do."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pip_line(node: Node, facts: Facts, requirements: Sequence[str]) -> str:
+    """Build the line that installs packages on a node from the launch host."""
+    python, job = shlex.quote(facts.python), facts.job
+    words = ["install"]
+    if job.managed:
+        # The system's own Python takes packages only into the user's folder, and only when told so.
+        words += ["--user", "--break-system-packages"]
+    builds = dict.fromkeys(match[1] for match in map(BUILDS.search, requirements) if match)
+    words += [f"--extra-index-url https://download.pytorch.org/whl/{build}" for build in builds]
+    line = f"{python} -m pip {' '.join([*words, *map(shlex.quote, requirements)])}"
+    if job.packages is None or "pip" in job.packages:
+        return on_node(node, line)
+    if job.environment == "system":
+        return on_node(node, f"{install(facts, 'python3-pip')} && {line}", terminal=True)
+    return on_node(node, f"{python} -m ensurepip && {line}")

@@ -1,0 +1,91 @@
+"""Checks whether the trackers that a script uses will let it in."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.checks.check import Check
+from orchestrator.checks.remedies import on_node
+from orchestrator.checks.seen import Seen, ok, skip, unknown, warn
+from orchestrator.facts import Facts
+from orchestrator.settings import Settings
+from orchestrator.values import Node
+
+Nodes = Sequence[Node]
+AllFacts = Sequence[Facts]
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """A service that wants a login."""
+
+    login: str
+    """What follows the interpreter's path to log in."""
+    key: str
+    """The variable that logs in as well."""
+
+
+TRACKERS: Mapping[str, Tracker] = {
+    "wandb": Tracker("-m wandb login", "WANDB_API_KEY"),
+    "comet_ml": Tracker("-m comet_ml login", "COMET_API_KEY"),
+    "neptune": Tracker("", "NEPTUNE_API_TOKEN"),
+}
+HUB = ("huggingface_hub", "transformers", "datasets")
+
+
+def compare_trackers(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
+    """Every node is logged in to the trackers that the script uses."""
+    del settings
+    return [_judge(node, fact, facts) for node, fact in zip(nodes, facts, strict=True)]
+
+
+def _judge(node: Node, fact: Facts, facts: AllFacts) -> Seen:
+    job = fact.job
+    if job.script == "":
+        return skip("no script is named")
+    if job.logins is None or job.script is None:
+        return unknown(fact.why_unknown("job") or fact.why_unknown("job.script") or "the node did not say")
+    told: list[str] = []
+    for name, tracker in TRACKERS.items():
+        if name not in (job.modules or {}) and name not in job.perhaps:
+            continue
+        if name in job.logins:
+            told.append(f"{name} by {job.logins[name]}")
+        elif _is_meant(name, fact, facts):
+            others = [there for there in facts if name in (there.job.logins or {})]
+            elsewhere = f", {len(others)} of {len(facts)} nodes are" if others else ""
+            return warn(f"{name} is not logged in{elsewhere}", _how_to_log_in(node, fact, tracker))
+        else:
+            told.append(f"{name} is not logged in, and imported only on demand")
+    if any(name in (job.modules or {}) or name in job.perhaps for name in HUB):
+        told.append(f"huggingface by {job.logins.get('huggingface_hub', 'no token: public files only')}")
+    return ok("; ".join(told)) if told else skip(f"{job.script} uses none that needs a login")
+
+
+def _is_meant(name: str, fact: Facts, facts: AllFacts) -> bool:
+    """Tell whether the script will speak to it: what is imported on demand may never be, unless somebody prepared it."""
+    if name in (fact.job.modules or {}):
+        return True
+    prefix = f"{name.partition('_')[0].upper()}_"
+    prepared = any(name in (there.job.logins or {}) for there in facts)
+    return prepared or any(variable.startswith(prefix) for variable in fact.job.given)
+
+
+def _how_to_log_in(node: Node, fact: Facts, tracker: Tracker) -> str:
+    key = f"--env {tracker.key} gives the ranks this machine's key"
+    if not tracker.login or not fact.python:
+        return key
+    return f"{on_node(node, f'{shlex.quote(fact.python)} {tracker.login}', terminal=True)}; or {key}"
+
+
+CHECKS = (
+    Check(
+        name="trackers",
+        looks_at="logins to wandb, comet and neptune where the script imports them; never the keys themselves",
+        why="the tracker asks for a key where nobody can answer, and its rank ends",
+        warns="a node is not logged in, and no key is given to the run",
+        across=compare_trackers,
+    ),
+)

@@ -1,0 +1,133 @@
+"""What `check` finds between real nodes: firewalls, sizes of packets, copied machines, names, clocks, interfaces."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from asking import check, run_on, try_remedy
+from cluster import Cluster
+from conftest import FreshCluster
+
+pytestmark = pytest.mark.namespaces
+PORT = 29444
+SHIFT_S = 20
+"""From 15 s on agents refuse to meet."""
+
+
+def shift_clock(cluster: Cluster, k: int) -> None:
+    """Let every Python on a node, the probe's too, see a clock that is ahead."""
+    folder = cluster.home(k) / "shift"
+    folder.mkdir()
+    code = f"import time as t; r = t.time; t.time = lambda: r() + {SHIFT_S}"
+    (folder / "python3").write_text(
+        f'#!/bin/bash\nlast="${{@: -1}}"; set -- "${{@:1:$#-1}}"\nexec {cluster.python} "$@" "{code}\n$last"\n'
+    )
+    (folder / "python3").chmod(0o755)
+    (cluster.home(k) / ".bashrc").write_text("PATH=$HOME/shift:$PATH\n")
+
+
+def copy_machine(cluster: Cluster, k: int, other: int) -> None:
+    """Make a node what a copied disk makes of it: the name and the machine id of another."""
+    run_on(cluster, k, "hostname", cluster.spec.name(other))
+    (cluster.folder(k) / "etc" / "machine-id").chmod(0o644)
+    (cluster.folder(k) / "etc" / "machine-id").write_text((cluster.folder(other) / "etc" / "machine-id").read_text())
+
+
+def test_what_is_wrong_between_nodes_is_named_and_the_remedies_mend_it(
+    fresh_cluster: FreshCluster, tmp_path: Path
+) -> None:
+    cluster = fresh_cluster(4)
+    copy_machine(cluster, 2, 1)
+    shift_clock(cluster, 3)
+    run_on(cluster, 4, "ip", "link", "set", "eth0", "mtu", "1400")
+    closed = f"-s {cluster.address(3)} -p tcp --syn -j DROP"
+    run_on(cluster, 2, "iptables", "-w", "-A", "INPUT", *closed.split())
+    checked = check(cluster, tmp_path)
+    assert checked.exit_code == 3
+    assert checked.failing() == {("pairs", 1), ("clock", 2)}
+    pairs = checked.finding("pairs", 1)
+    assert f"{cluster.address(3)} cannot reach it" in pairs["detail"]
+    assert "timeout" in pairs["detail"]
+    assert f"+{SHIFT_S}." in checked.finding("clock", 2)["detail"]
+    warned = checked.found("warn")
+    wanted = {("hostnames", 0), ("hostnames", 1), ("machine-ids", 0), ("machine-ids", 1), ("mtu-equal", 3)}
+    assert wanted <= warned, warned
+    assert ("path-mtu", 0) in warned
+    found = re.search(r"1500 bytes do not pass in one piece, (\d+) do", checked.finding("path-mtu", 0)["detail"])
+    # A virtual link leaves room for a VLAN tag of four bytes.
+    assert found
+    assert 1400 <= int(found[1]) <= 1404
+
+    for finding in (pairs, checked.finding("mtu-equal", 3)):
+        try_remedy(cluster, finding)
+    (cluster.home(3) / ".bashrc").unlink()
+    again = check(cluster, tmp_path)
+    assert again.failing() == set()
+    assert not again.found("warn") & {("mtu-equal", 3), ("path-mtu", 0)}
+
+
+def test_a_firewall_that_lets_in_ssh_and_the_rendezvous_alone_is_found(
+    fresh_cluster: FreshCluster, tmp_path: Path
+) -> None:
+    cluster = fresh_cluster(3)
+    for rule in (
+        "-m state --state ESTABLISHED -j ACCEPT",
+        f"-p tcp --dport {PORT} -j ACCEPT",
+        f"-s {cluster.spec.launch_address} -j ACCEPT",
+        "-i eth0 -j DROP",
+    ):
+        run_on(cluster, 1, "iptables", "-w", "-A", "INPUT", *rule.split())
+    # A black hole on the way: it connects, and large packets are lost.
+    hole = f"-s {cluster.address(3)} -p tcp -m length --length 1300:65535 -j DROP"
+    run_on(cluster, 2, "iptables", "-w", "-A", "INPUT", *hole.split())
+    checked = check(cluster, tmp_path, "--master-port", str(PORT))
+    assert checked.failing() == {("pairs", 0), ("path-mtu", 1), ("path-mtu", 2)}
+    finding = checked.finding("pairs", 0)
+    for k in (2, 3):
+        assert cluster.address(k) in finding["detail"]
+        assert f"iptables -I INPUT -s {cluster.address(k)} -j ACCEPT" in finding["remedy"]
+    assert checked.finding("addresses", 1)["status"] == "ok"
+    assert f"to {cluster.address(2)}: large packets are lost" in checked.finding("path-mtu", 2)["detail"]
+    try_remedy(cluster, finding)
+    assert check(cluster, tmp_path, "--master-port", str(PORT)).failing() == {("path-mtu", 1), ("path-mtu", 2)}
+
+
+NAMES = {
+    "Debian's own line": "127.0.0.1 localhost\n127.0.1.1 {name}\n",
+    "a copied name": "127.0.0.1 localhost {name}\n",
+    "no name": "127.0.0.1 localhost\n",
+}
+
+
+def test_traps_of_names_are_told_and_a_wrong_interface_is_refused_within_seconds(
+    fresh_cluster: FreshCluster, tmp_path: Path
+) -> None:
+    """Each of these makes a bare torchrun hang for minutes; what our launch makes harmless is said to be so."""
+    cluster = fresh_cluster(3)
+    for k, text in enumerate(NAMES.values(), 1):
+        (cluster.folder(k) / "etc" / "hosts").write_text(text.format(name=cluster.spec.name(k)))
+    (tmp_path / "rank.py").write_text("import os\nprint('here', os.environ['RANK'])\n")
+    nodes = cluster.write_list(tmp_path / "nodes.txt", python=cluster.fake_python)
+    checked = check(cluster, tmp_path, nodes=nodes)
+    assert (checked.exit_code, checked.failing()) == (0, set())
+    for node_rank in (0, 1):
+        detail = checked.finding("hostname", node_rank)["detail"]
+        assert "127." in detail
+        assert "harmless" in detail
+    assert checked.status("hostname", 2) == "warn"
+    assert "127.0.1.1 node3" in checked.finding("hostname", 2)["remedy"]
+    # What is said to be harmless is: the run ends well.
+    done = cluster.run_launcher(["--nodes", str(nodes), "rank.py"], cwd=tmp_path)
+    assert done.exit_code == 0, done
+
+    wrong = check(cluster, tmp_path, extra={2: "env.GLOO_SOCKET_IFNAME=eth9", 3: "env.NCCL_SOCKET_IFNAME=lo"})
+    assert wrong.exit_code == 3
+    assert wrong.failing() == {("socket-ifname", 1)}
+    assert "GLOO_SOCKET_IFNAME=eth9 names no interface" in wrong.finding("socket-ifname", 1)["detail"]
+    assert wrong.status("socket-ifname", 2) == "warn"
+    assert wrong.seconds < 15
+    listed = check(cluster, tmp_path, extra={2: "iface=eth9"})
+    assert ("interface", 1) in listed.failing()
+    assert listed.seconds < 15
