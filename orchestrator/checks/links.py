@@ -33,7 +33,14 @@ def check_links(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
         slowest = min(
             (rate for pair in pairs for rate in (pair.there_mbs, pair.back_mbs) if rate is not None), default=0.0
         )
-        return [(None, ok(f"{len(pairs)} pairs, the slowest {slowest:.0f} of {blame.usual_mbs:.0f} MB/s"))]
+        return [
+            (
+                None,
+                ok(
+                    f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}, the slowest {slowest:.0f} of {blame.usual_mbs:.0f} MB/s"
+                ),
+            )
+        ]
     return answers
 
 

@@ -98,7 +98,11 @@ def _share(member: MemberFacts, usual: dict[str, float], rate: Rate) -> float:
 
 
 def _name(load: LoadFacts, member: MemberFacts) -> str:
-    return f"GPU {member.local_rank}" if load.device == "cuda" else "the processors"
+    return f"GPU {_index(member)}" if load.device == "cuda" else "the processors"
+
+
+def _index(member: MemberFacts) -> int:
+    return member.local_rank if member.index is None else member.index
 
 
 def _describe(load: LoadFacts, member: MemberFacts, usual: dict[str, float], rate: Rate, unit: str) -> str:
@@ -121,7 +125,7 @@ def _describe_gauges(load: LoadFacts, node_rank: int, slow: Sequence[MemberFacts
 def _describe_gpus(gauges: Gauges, slow: Sequence[MemberFacts]) -> list[str]:
     told = []
     for gauge in gauges.gpus:
-        if gauge.index not in {member.local_rank for member in slow}:
+        if gauge.index not in {_index(member) for member in slow}:
             continue
         told += (
             [f"clock {gauge.clock_mhz} of {gauge.clock_max_mhz} MHz"] if gauge.clock_mhz and gauge.clock_max_mhz else []
@@ -180,7 +184,9 @@ def check_heat(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, se
     gauges = {gauges.node_rank: gauges for gauges in load.gauges}
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
-        gpus = gauges[fact.node_rank].gpus if fact.node_rank in gauges else ()
+        mine = {_index(member) for member in load.members if member.node_rank == fact.node_rank}
+        seen = gauges[fact.node_rank].gpus if fact.node_rank in gauges else ()
+        gpus = [gpu for gpu in seen if gpu.index in mine]
         look = on_node(node, "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
         throttled = [gpu for gpu in gpus if gpu.throttle]
         hot = [gpu for gpu in gpus if (gpu.temperature_c or 0) > threshold(settings, "heat", "warn_c")]

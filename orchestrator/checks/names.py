@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.checks.check import Check
 from orchestrator.checks.remedies import on_node
-from orchestrator.checks.seen import Seen, fail, ok, unknown, warn
+from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.facts import Facts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
@@ -52,7 +52,8 @@ def _unique(
             if other != rank and value and key(there) == value and _machine(there) != _machine(fact)
         ]
         if not value:
-            seen.append(unknown(f"no {what}"))
+            # A container has none, and that is as it should be.
+            seen.append(skip(f"no {what}"))
         elif twins:
             seen.append(warn(f"the same {what} as {', '.join(twins)}: {value}", remedy(node, fact)))
         else:

@@ -10,6 +10,8 @@ class MemberFacts(FactGroup):
 
     node_rank: int
     local_rank: int
+    index: int | None = None
+    """Of the GPU, as the driver counts; None on processors."""
     trouble: str = ""
     model: str = ""
     threads: int | None = None

@@ -48,7 +48,10 @@ def render_load(nodes: Sequence[Node], load: LoadFacts) -> list[Text]:
     table = [[Text(head, "bold") for head in heads]]
     shown = sorted(load.members, key=lambda member: (member.model, member.tflops or 0.0))[:MOST_MEMBERS]
     for member in shown:
-        cells = [f"{member.node_rank} {nodes[member.node_rank].name}", *([str(member.local_rank)] if on_gpus else [])]
+        cells = [
+            f"{member.node_rank} {nodes[member.node_rank].name}",
+            *([str(member.local_rank if member.index is None else member.index)] if on_gpus else []),
+        ]
         cells += [member.trouble or _rate(member.tflops), _rate(member.memory_gbs)]
         cells += [f"{_rate(member.to_device_gbs)} {_rate(member.from_device_gbs)}"] if on_gpus else []
         table.append([Text(cell) for cell in cells])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.checks.hardware import usable_gpus
 from orchestrator.checks.thresholds import threshold
 from orchestrator.errors import AortaError
 from orchestrator.facts.group import parse_group
@@ -48,7 +49,7 @@ def run_load(crew: Crew, tell: Callable[[str], None]) -> LoadFacts:
                 _ask(exercise, crew, {"op": op, "seconds": limit_s}, limit_s + MARGIN_S, found)
         finally:
             read = _read_gauges(crew, gauges)
-    members = tuple(_build_member(place, answer) for place, answer in sorted(found.items()))
+    members = tuple(_build_member(crew, place, answer) for place, answer in sorted(found.items()))
     return LoadFacts(device=device, members=members, gauges=read)
 
 
@@ -67,8 +68,13 @@ def _ask(
             member |= said.answer or {}
 
 
-def _build_member(place: tuple[int, int], answer: Mapping[str, Any]) -> MemberFacts:
-    return MemberFacts.model_validate_json(json.dumps({"node_rank": place[0], "local_rank": place[1], **answer}))
+def _build_member(crew: Crew, place: tuple[int, int], answer: Mapping[str, Any]) -> MemberFacts:
+    node_rank, local_rank = place
+    # CUDA numbers what the session may see; the driver's tools number all.
+    gpus = usable_gpus(crew.nodes[node_rank], crew.facts[node_rank])
+    index = gpus[local_rank].index if local_rank < len(gpus) else None
+    told = {"node_rank": node_rank, "local_rank": local_rank, "index": index, **answer}
+    return MemberFacts.model_validate_json(json.dumps(told))
 
 
 def _open_gauges(crew: Crew) -> list[Channel]:

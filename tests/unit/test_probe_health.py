@@ -243,3 +243,22 @@ def test_a_node_without_gpus_is_asked_nothing(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(probe_health, "find_tool", lambda _: "")
     monkeypatch.setattr(probe_health, "read_events", lambda: pytest.fail("the kernel log was read"))
     assert probe_health.probe_health({}) == {"health": {"pci": [], "switches": 0}}
+
+
+def test_two_h200_as_they_were_captured() -> None:
+    first, second = smi_health.parse_nvidia_health(read("nvidia_h200_health.xml"))
+    for gpu in (first, second):
+        assert pick(gpu, "architecture", "persistence", "compute_mode", "mig") == ("Hopper", True, "Default", False)
+        assert pick(gpu, "ecc", "ecc_uncorrected", "rows_failed", "rows_pending") == (True, 0, False, False)
+        assert pick(gpu, "power_limit_w", "pcie_width", "pcie_width_most", "recovery") == (700, 16, 16, "")
+        assert pick(gpu, "fabric_state", "fabric_status") == ("Completed", "Success")
+    assert pick(first, "index", "pci", "uuid") == (0, "0000:00:06.0", "GPU-00000000-0000-4000-8000-000000000000")
+    gpus, driver = smi.parse_nvidia_gpus(read("nvidia_h200_gpus.csv"))
+    assert [gpu["model"] for gpu in gpus] == ["NVIDIA H200"] * 2
+    assert driver == "580.159.04"
+
+
+def test_links_and_module_of_two_h200_as_they_were_captured() -> None:
+    links = smi_health.parse_nvlinks(read("nvidia_h200_nvlink.txt"))
+    assert links["GPU-00000000-0000-4000-8000-000000000001"] == links["GPU-00000000-0000-4000-8000-000000000000"]
+    assert probe_health.parse_module_version(read("proc_nvidia_version_h200.txt")) == "580.159.04"
