@@ -26,7 +26,9 @@ from orchestrator.checks import (
     paths,
     rdma,
     reach,
+    session,
     software,
+    system,
     trackers,
     variables,
 )
@@ -57,6 +59,8 @@ CATALOGUE: tuple[Check, ...] = (
     *gpu_errors.CHECKS,
     *rdma.CHECKS,
     *machine.CHECKS,
+    *session.CHECKS,
+    *system.CHECKS,
     *names.CHECKS,
     *network.CHECKS,
     *reach.CHECKS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from orchestrator.checks.check import Check
 from orchestrator.checks.packages import shorten
 from orchestrator.checks.pip import package_key, package_of, pip_line
+from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.facts import Facts
 from orchestrator.settings import Settings
@@ -17,6 +19,7 @@ from orchestrator.values import Node
 Nodes = Sequence[Node]
 AllFacts = Sequence[Facts]
 NO_SCRIPT = "no script is named"
+COMMAND_CHARS = 60
 
 
 def check_script(node: Node, facts: Facts, settings: Settings) -> Seen:
@@ -51,11 +54,22 @@ def _judge_imports(node: Node, fact: Facts, facts: AllFacts) -> Seen:
     if job.script is None or job.modules is None or job.imports_trouble:
         why = fact.why_unknown("python") or fact.why_unknown("job.script") or job.imports_trouble
         return unknown(why or "the interpreter did not say")
-    missing = [name for name, found in job.modules.items() if not found]
+    # Torch has a check of its own.
+    missing = [name for name, found in job.modules.items() if not found and name != "torch"]
     if not missing:
         return ok(f"{len(job.modules)} modules of {job.script}")
-    detail = f"no {shorten(missing)} in {fact.python}"
-    remedy = _how_to_get(node, fact, facts, missing)
+    return _judge_missing(node, fact, facts, missing)
+
+
+def _judge_missing(node: Node, fact: Facts, facts: AllFacts, missing: Sequence[str]) -> Seen:
+    job = fact.job
+    strange = [name for name in missing if name not in job.imports_beside]
+    if not strange:
+        # The nodes may have a path to it that only leads somewhere when the code is there.
+        folders = os.pathsep.join(dict.fromkeys(job.imports_beside[name] for name in missing))
+        return warn(f"{shorten(missing)} of the project is not where {job.script} looks", f"--env PYTHONPATH={folders}")
+    detail = f"no {shorten(strange)} in {fact.python}"
+    remedy = _how_to_get(node, fact, facts, strange)
     if not job.imports_sure:
         return warn(f"{detail}, unless it is where {job.script} adds to sys.path", remedy)
     return fail(detail, remedy)
@@ -106,7 +120,32 @@ def _differing(one: Facts, other: Facts) -> list[str]:
     return sorted(path for path in {*mine, *theirs} if mine.get(path) != theirs.get(path))
 
 
+def check_other_runs(node: Node, facts: Facts, settings: Settings) -> Seen:
+    """No other torchrun of this user runs on the node."""
+    del settings
+    strangers = facts.job.strangers
+    if strangers is None:
+        return unknown(facts.why_unknown("leftovers") or "the node did not say")
+    if not strangers:
+        return ok("none")
+    told = shorten([f"pid {one.pid} {shorten_command(one.command)} (rank {one.rank})" for one in strangers])
+    pids = " ".join(str(one.pid) for one in strangers)
+    return warn(f"another torchrun's ranks: {told}", on_node(node, f"kill {pids}"))
+
+
+def shorten_command(command: str) -> str:
+    """Give the first words of a command."""
+    return command if len(command) <= COMMAND_CHARS else command[:COMMAND_CHARS] + "\N{HORIZONTAL ELLIPSIS}"
+
+
 CHECKS = (
+    Check(
+        name="other-runs",
+        looks_at="ranks of this user that another torchrun has started",
+        why="two runs share cores, memory and GPUs, or an earlier one was never stopped",
+        warns="there are some; what aorta-launch left is told by leftovers",
+        each=check_other_runs,
+    ),
     Check(
         name="script",
         looks_at="the script, and whether the run's interpreter can read it",
@@ -119,7 +158,7 @@ CHECKS = (
         looks_at="the modules that the script imports at its start, also through the project's own modules",
         why="one node without a module ends all others minutes later",
         fails="the run's interpreter does not find one",
-        warns="the same, where the script changes sys.path itself",
+        warns="the same, where the script changes sys.path itself or the module is the project's own",
         across=compare_imports,
     ),
     Check(

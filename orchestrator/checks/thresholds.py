@@ -23,14 +23,21 @@ THRESHOLDS: Mapping[str, Mapping[str, float]] = {
     "heat": {"warn_c": 90},
     "host-link": {"seconds": 5, "warn_share": 0.9, "fail_share": 0.7},
     "hostname": {"warn_s": 2},
+    "kernel-log": {"warn_hours": 2},
     "latency": {"warn_ms": 20, "warn_times": 4, "warn_mbs": 20, "warn_share": 0.3},
     "link-errors": {"warn_per_million": 10},
     "links": {"warn_share": 0.5, "fail_share": 0.2, "enough_mbs": 200},
+    "memlock": {"fail_mib": 64},
+    "load": {"warn_per_core": 0.5},
     # A rank that has imported torch and done nothing holds about 0.22 GiB, and so does the agent.
     "memory": {"warn_gib": 1, "fail_gib": 0.25},
     "memory-bandwidth": {"seconds": 5, "warn_share": 0.9, "fail_share": 0.8},
     "nofile": {"warn_files": 4096},
+    "processes": {"warn_free": 4096},
     "shm": {"warn_gib": 1},
+    "tmp": {"warn_gib": 2, "fail_gib": 0.1},
+    "swap": {"warn_gib": 1},
+    "shm-stale": {"warn_gib": 0.25},
     "torch-import": {"warn_s": 30},
 }
 

@@ -65,7 +65,7 @@ def _usual(values: Sequence[str]) -> str:
 
 def _where_set(node: Node, names: Sequence[str]) -> str:
     pattern = shlex.quote(r"\b(" + "|".join(names) + r")=")
-    return on_node(node, f"grep -nE {pattern} {FILES} /etc/profile.d/* 2>/dev/null")
+    return on_node(node, f"grep -snE {pattern} {FILES} /etc/profile.d/*")
 
 
 def compare_proxies(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:

@@ -44,6 +44,14 @@ class Disk(FactGroup):
     """Equal on two nodes for the very same folder."""
 
 
+class Stranger(FactGroup):
+    """A rank of a torchrun that we did not start."""
+
+    pid: int
+    rank: str = ""
+    command: str = ""
+
+
 class JobFacts(FactGroup):
     """What the script needs: modules, packages, paths, trackers, the code itself."""
 
@@ -60,6 +68,8 @@ class JobFacts(FactGroup):
     """What it imports later, or only under a condition."""
     imports_sure: bool = True
     """False: it changes sys.path itself."""
+    imports_beside: Mapping[str, str] = {}
+    """Modules of the project that no path leads to, and the folder that holds them."""
     imports_trouble: str = ""
     packages: Mapping[str, str] | None = None
     environment: str = ""
@@ -79,6 +89,7 @@ class JobFacts(FactGroup):
     code_hash: str = ""
     code_count: int | None = None
     code_files: Mapping[str, str] | None = None
+    strangers: tuple[Stranger, ...] | None = None
     uid: int | None = None
     distribution: str = ""
     glibc: str = ""

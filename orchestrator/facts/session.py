@@ -1,9 +1,42 @@
-"""What the SSH session may do and for how long: limits, control groups, log-out, shell variables."""
+"""What the SSH session may do and for how long: limits, control groups, log-out, places to write."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field
 
 from orchestrator.facts.group import FactGroup
 
 
+class TemporaryFacts(FactGroup):
+    """The folder for temporary files: TMPDIR, else /tmp."""
+
+    path: str = ""
+    exists: bool | None = None
+    writable: bool | None = None
+    free_gib: float | None = None
+    noexec: bool | None = None
+
+
 class SessionFacts(FactGroup):
-    """What the SSH session may do and for how long: limits, control groups, log-out, shell variables."""
+    """What the SSH session may do and for how long: limits, control groups, log-out, places to write."""
+
+    pids_free: int | None = None
+    """Processes that the control group still allows."""
+    quota_cores: float | None = None
+    """Cores that a control group allows, where there is a limit."""
+    cores_online: int | None = None
+    kill_at_logout: bool | None = None
+    """logind ends what a user left at log-out."""
+    remove_ipc: bool | None = None
+    """logind removes a user's /dev/shm files at log-out."""
+    linger: bool | None = None
+    user_scope: bool | None = None
+    """The session lies below the user's own service manager, which ends soon after the last log-out."""
+    temporary: TemporaryFacts | None = None
+    run_folder: str = ""
+    """folder, missing, or what it is instead."""
+    missing_modules: tuple[str, ...] = ()
+    commands: Mapping[str, str] = Field(default_factory=dict)
+    """Programs that the run requires: where they are; empty: nowhere."""

@@ -10,7 +10,7 @@ import select
 import time
 from typing import Any, Dict, List, Optional
 
-from orchestrator.node import processes, smi
+from orchestrator.node import cgroups, processes, smi
 from orchestrator.node.probe_command import NoAnswerError, ask, owner_of, read_text
 from orchestrator.node.probe_gpus import find_tool
 from orchestrator.node.wire import Wire
@@ -41,7 +41,11 @@ def main(request: Facts, wire: Wire, modules: Dict[str, str]) -> None:
             break
     took_s = max(time.monotonic() - began, 1e-6)
     facts: Facts = {"gpus": [gpus[index] for index in sorted(gpus)], "took_s": round(took_s, 2)}
-    facts.update(_compare(before, _processors()), quota_cores=_quota_cores(), foreign=_foreign(busy_before, took_s))
+    facts.update(
+        _compare(before, _processors()),
+        quota_cores=cgroups.quota_cores(read_text("/proc/self/cgroup")),
+        foreign=_foreign(busy_before, took_s),
+    )
     wire.send({"gauges": facts})
 
 
@@ -92,7 +96,12 @@ def _processors() -> Facts:
     """Read the counters of all processors, and of the control group that holds us back."""
     cells = [int(word) for word in read_text("/proc/stat").split("\n")[0].split()[1:]]
     idle = sum(cells[3:5])
-    return {"all": sum(cells[:8]), "idle": idle, "steal": sum(cells[7:8]), "held": _held_s()}
+    return {
+        "all": sum(cells[:8]),
+        "idle": idle,
+        "steal": sum(cells[7:8]),
+        "held": cgroups.held_s(read_text("/proc/self/cgroup")),
+    }
 
 
 def _compare(before: Facts, after: Facts) -> Facts:
@@ -103,54 +112,6 @@ def _compare(before: Facts, after: Facts) -> Facts:
         "steal_share": round((after["steal"] - before["steal"]) / total, 3),
         "held_s": held,
     }
-
-
-def _cpu_files(name: str, name_v1: str) -> List[str]:
-    """Read a file of the cpu controller along the control groups of this process, ours first."""
-    texts = []
-    for line in read_text("/proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":
-            base, file = "/sys/fs/cgroup", name
-        elif "cpu" in controllers.split(","):
-            base = next((b for b in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct") if os.path.isdir(b)), "")
-            file = name_v1
-        else:
-            continue
-        parts = [part for part in path.split("/") if part]
-        for depth in range(len(parts), -1, -1):
-            text = read_text("/".join([base, *parts[:depth], file]))
-            if text:
-                texts.append(text)
-    return texts
-
-
-def _quota_cores() -> Optional[float]:
-    """Find the cores that a control group lets us have; None where there is no limit."""
-    found = []
-    for text in _cpu_files("cpu.max", ""):
-        quota, _, period = text.partition(" ")
-        if quota.isdigit() and period.isdigit():
-            found.append(int(quota) / int(period))
-    quotas = _cpu_files("", "cpu.cfs_quota_us")
-    periods = _cpu_files("", "cpu.cfs_period_us")
-    for quota, period in zip(quotas, periods):
-        if int(quota) > 0:
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
-
-
-def _held_s() -> Optional[float]:
-    """Read for how long, in seconds, a control group has held its processes back; the longest along the path."""
-    found = []
-    for text in _cpu_files("cpu.stat", "cpu.stat"):
-        for line in text.splitlines():
-            name, _, value = line.partition(" ")
-            if name == "throttled_usec":
-                found.append(int(value) / 1e6)
-            elif name == "throttled_time":
-                found.append(int(value) / 1e9)
-    return max(found, default=None)
 
 
 def _times_of_all() -> Dict[int, int]:

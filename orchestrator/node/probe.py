@@ -25,6 +25,8 @@ from orchestrator.node import (
     probe_python,
     probe_rdma,
     probe_script,
+    probe_session,
+    probe_system,
 )
 from orchestrator.node.wire import Wire
 
@@ -46,6 +48,10 @@ GROUPS: Tuple[Tuple[str, Callable[[Facts], Facts], float], ...] = (
     ("routes", probe_network.probe_routes, 5.0),
     ("network", probe_interfaces.probe_interfaces, 5.0),
     ("leftovers", probe_leftovers.probe_leftovers, 5.0),
+    ("session", probe_session.probe_session, 5.0),
+    ("system", probe_system.probe_system, 6.0),
+    ("system.mounts", probe_system.probe_mounts, 5.0),
+    ("system.shm", probe_system.probe_shm, 5.0),
     ("job", probe_job.probe_job, 5.0),
     ("job.script", probe_script.probe_script, 10.0),
     ("job.paths", probe_places.probe_paths, 5.0),

@@ -1,4 +1,7 @@
-"""Processes of earlier runs that are still here, known by AORTA_RUN_ID in their environment."""
+"""Processes of earlier runs that are still here, and ranks of torchruns that we did not start.
+
+Ours are known by AORTA_RUN_ID in their environment, the others by what torchrun gives to its ranks.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,44 @@ from orchestrator.node import processes, runfolder
 
 Facts = Dict[str, Any]
 NAME = b"AORTA_RUN_ID"
+TORCHRUN = b"TORCHELASTIC_RUN_ID"
+STRANGERS_LIMIT = 64
 
 
 def probe_leftovers(request: Facts) -> Facts:
-    """List this user's processes that carry a run id, and whether that run's supervisor lives."""
+    """List this user's processes that carry a run id, and whether that run's supervisor lives; then the strangers."""
     del request
     home = os.path.expanduser("~")
     marked: Dict[int, str] = {}
+    strangers: Dict[int, str] = {}
     for pid in processes.all_pids():
-        run_id = _run_id(pid)
-        if run_id:
-            marked[pid] = run_id
-    own = _own_family(set(marked))
+        environ = _environ_of(pid)
+        if NAME in environ:
+            marked[pid] = environ[NAME].decode("utf-8", "replace")
+        elif TORCHRUN in environ and b"RANK" in environ:
+            strangers[pid] = environ[b"RANK"].decode("utf-8", "replace")
+    own = _own_family({*marked, *strangers})
     supervised: Dict[str, bool] = {run_id: supervisor_lives(run_id, home) for run_id in set(marked.values())}
     leftovers: List[Facts] = [
         {"pid": pid, "run_id": run_id, "command": processes.command_of(pid), "supervised": supervised[run_id]}
         for pid, run_id in sorted(marked.items())
         if pid not in own
     ]
-    return {"leftovers": leftovers}
+    others: List[Facts] = [
+        {"pid": pid, "rank": rank, "command": processes.command_of(pid)}
+        for pid, rank in sorted(strangers.items())
+        if pid not in own
+    ]
+    return {"leftovers": leftovers, "job": {"strangers": others[:STRANGERS_LIMIT]}}
 
 
-def _run_id(pid: int) -> str:
+def _environ_of(pid: int) -> Dict[bytes, bytes]:
     try:
         if os.stat("/proc/%d" % pid).st_uid != os.getuid():
-            return ""
+            return {}
     except OSError:
-        return ""
-    return processes.environ_of(pid).get(NAME, b"").decode("utf-8", "replace")
+        return {}
+    return processes.environ_of(pid)
 
 
 def _own_family(pids: Set[int]) -> Set[int]:

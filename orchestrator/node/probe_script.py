@@ -30,7 +30,7 @@ def imports_of(request: Facts, workdir: str) -> Facts:
         return sent
     words = words_of(request)
     if not words or request.get("push", True):
-        return {"needed": [], "perhaps": [], "sure": True, "trouble": ""}
+        return {"needed": [], "perhaps": [], "sure": True, "beside": {}, "trouble": ""}
     pythonpath = str((request.get("given_values") or {}).get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
     return script_imports.read_imports(workdir, words, pythonpath.split(os.pathsep))
 
@@ -61,6 +61,7 @@ def probe_script(request: Facts) -> Facts:
         "script": str(request["script"]),
         "perhaps": imports["perhaps"],
         "imports_sure": imports["sure"],
+        "imports_beside": imports["beside"],
         "imports_trouble": imports["trouble"],
     }
     if not request.get("push", True):

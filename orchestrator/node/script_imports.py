@@ -14,6 +14,8 @@ Facts = Dict[str, Any]
 FILES_LIMIT = 500
 BYTES_LIMIT = 1 << 20
 ENTRIES_LIMIT = 5000
+BESIDE = (".", "src")
+"""Where a project keeps packages that its scripts find only by PYTHONPATH or an installation."""
 EXPECTED = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 
 
@@ -50,9 +52,10 @@ class _Reading:
 
 
 def read_imports(root: str, script: Sequence[str], pythonpath: Sequence[str] = ()) -> Facts:
-    """Read what a script, or ("-m", module), in a folder imports: {"needed", "perhaps", "sure", "trouble"}.
+    """Read what a script, or ("-m", module), in a folder imports: {"needed", "perhaps", "sure", "beside", "trouble"}.
 
-    Not sure is a list of a script that changes where Python looks; trouble says why the script cannot be read.
+    Not sure is a list of a script that changes where Python looks; beside are modules of the project to which no path
+    leads, with their folder; trouble says why the script cannot be read.
     """
     module = script[1] if script[0] == "-m" else ""
     first = root if module else os.path.dirname(os.path.join(root, script[0]))
@@ -69,7 +72,9 @@ def read_imports(root: str, script: Sequence[str], pythonpath: Sequence[str] = (
         own = _own_names(root)
         reading.needed -= own
         reading.perhaps -= own
+    beside = {name: place for place in BESIDE for name in reading.needed if _is_own(os.path.join(root, place), name)}
     return {
+        "beside": beside,
         "needed": sorted(reading.needed - {"__main__"}),
         "perhaps": sorted(reading.perhaps - reading.needed - {"__main__"}),
         "sure": not reading.changes_path,

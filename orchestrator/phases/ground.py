@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.output.screen import parse_ranks
 from orchestrator.phases.push import default_workdir
 from orchestrator.plan.build import build_plan
 
@@ -44,8 +45,12 @@ def _expand(path: str, home: str) -> str:
 
 
 def plan_on(ground: Ground, run_id: str, attempt: int, workdirs: Sequence[str]) -> Plan:
-    """Build the plan of one attempt on this ground."""
-    return build_plan(
+    """Build the plan of one attempt on this ground.
+
+    Raises:
+        ConfigError: --ranks names ranks that this run does not have.
+    """
+    plan = build_plan(
         run_id=run_id,
         attempt=attempt,
         settings=ground.settings,
@@ -57,3 +62,5 @@ def plan_on(ground: Ground, run_id: str, attempt: int, workdirs: Sequence[str]) 
         env=ground.env,
         workdirs=workdirs,
     )
+    parse_ranks(ground.settings.ranks, plan.world_size)
+    return plan

@@ -63,6 +63,7 @@ def _probe_node(
         "launch_python": settings.python,
         "conda_env": settings.conda_env,
         "routes": routes,
+        "require_commands": settings.require_commands,
     }
     began = time.monotonic()
     channel = link.open("probe", request)

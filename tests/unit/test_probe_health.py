@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import probe_gpus, probe_health, probe_xid, smi, smi_health
+from orchestrator.node import kernel_log, probe_gpus, probe_health, probe_xid, smi, smi_health
 
 DATA = Path(__file__).parents[1] / "data" / "smi"
 FIRST, SECOND = "GPU-75e2d533-69b7-2813-c19f-c30dda65ce01", "GPU-d7f7c75f-4846-113c-e8d8-d66a51133c60"
@@ -146,7 +146,7 @@ def test_the_kernel_log_of_amdgpu() -> None:
 
 
 def test_a_log_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_xid, "KMSG", str(tmp_path / "none"))
+    monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
     put_tool(tmp_path, "journalctl", "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     events, trouble = probe_xid.read_events()

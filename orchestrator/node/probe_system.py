@@ -1,0 +1,170 @@
+"""The machine under the session: load, mounts, what the kernel has told, stuck processes, switches of the kernel."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+
+from orchestrator.node import kernel_log, processes
+from orchestrator.node.probe_command import read_text
+from orchestrator.node.probe_disk import existing_parent
+from orchestrator.node.probe_host import parse_meminfo
+from orchestrator.node.probe_places import find_mount, parse_mounts
+
+Facts = Dict[str, Any]
+GIB = float(1 << 30)
+SHM = "/dev/shm"  # noqa: S108 - it is looked at, nothing is written
+OURS = re.compile(r"(torch_|nccl-|sem\.|psm_|cuda\.shm\.|gloo)")
+STALE_S = 600.0
+"""A file that is being made has no holder for a moment; one so old has none any more."""
+LOOK_AGAIN_S = 0.3
+WAITS = re.compile(r"nfs|rpc|nvidia|amdgpu|kfd|lustre|ceph|fuse|io_schedule|jbd2|xfs")
+MARKS = re.compile(rb"memory|oom|error|nvme|EXT4|XFS|BTRFS|nfs|Lustre|avc:|read-only")
+TROUBLES = (
+    ("memory", re.compile(r"Out of memory: Killed process|oom-kill:|Memory cgroup out of memory")),
+    ("disk", re.compile(r"I/O error|critical medium error|nvme.*(timeout|reset|Abort)|blk_update_request")),
+    (
+        "file system",
+        re.compile(
+            r"EXT4-fs error|XFS.*(Shutting down|Corruption)|BTRFS.*(error|critical)|Remounting filesystem read-only"
+        ),
+    ),
+    ("network file system", re.compile(r"nfs: server .* not responding|Lustre.*(timed out|Connection .* lost)")),
+    ("denied", re.compile(r"avc: +denied .*(sshd|python|rsync)")),
+)
+
+
+def probe_system(request: Facts) -> Facts:
+    """Read the state of the machine; each part that cannot be read is left out."""
+    del request
+    troubles, why = read_troubles()
+    unknown = {"system.troubles": why} if why else {}
+    memory = parse_meminfo(read_text("/proc/meminfo"))
+    swapped = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
+    facts: Facts = {
+        "load1": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+        "stuck": probe_stuck(),
+        "troubles": None if why else troubles,
+        "selinux": {"1": "enforcing", "0": "permissive"}.get(read_text("/sys/fs/selinux/enforce"), ""),
+        "reboot": read_reboot(),
+        "overcommit": whole("/proc/sys/vm/overcommit_memory"),
+        "swap_used_gib": round(swapped / GIB, 2) if "SwapTotal" in memory else None,
+        "numa_balancing": whole("/proc/sys/kernel/numa_balancing"),
+        "governor": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "scaling_driver": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
+    }
+    return {"system": facts, "unknown": unknown}
+
+
+def whole(path: str) -> Optional[int]:
+    """Read a whole number of the kernel; None where there is none."""
+    text = read_text(path)
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+
+def read_reboot() -> str:
+    """Say what waits for a reboot, as Debian and Ubuntu note it."""
+    if not os.path.exists("/run/reboot-required"):
+        return ""
+    packages = sorted(set(read_text("/run/reboot-required.pkgs").split()))
+    return ", ".join(packages[:6]) or "a package"
+
+
+def probe_mounts(request: Facts) -> Facts:
+    """Say how the places of the run are mounted."""
+    table = read_text("/proc/self/mounts", 1 << 20)
+    options = mount_options(table)
+    places = {"HOME": os.path.expanduser("~"), "workdir": os.path.expanduser(str(request.get("workdir") or "~"))}
+    found = []
+    for role, named in places.items():
+        path = existing_parent(named)
+        mount = find_mount(os.path.realpath(path), parse_mounts(table))[1]
+        words = options.get(mount, [])
+        found.append(
+            {"role": role, "path": path, "mount": mount, "read_only": "ro" in words, "noexec": "noexec" in words}
+        )
+    return {"system": {"mounts": found}}
+
+
+def mount_options(text: str) -> Dict[str, List[str]]:
+    """Turn /proc/mounts into the options of each mount point, the last mounted last."""
+    found: Dict[str, List[str]] = {}
+    for line in text.splitlines():
+        words = line.split(" ")
+        if len(words) > 3:  # noqa: PLR2004 - source, mount point, type, options
+            found[words[1].replace("\\040", " ")] = words[3].split(",")
+    return found
+
+
+def probe_stuck() -> List[Facts]:
+    """List processes that wait inside the kernel for a driver or a file system, in two looks."""
+    first = set(_waiting())
+    if not first:
+        return []
+    time.sleep(LOOK_AGAIN_S)
+    again = [pid for pid in _waiting() if pid in first]
+    told: List[Facts] = [
+        {"pid": pid, "command": processes.command_of(pid)[:80], "waits_in": read_text(f"/proc/{pid}/wchan")}
+        for pid in again
+    ]
+    return [process for process in told if WAITS.search(process["waits_in"])]
+
+
+def _waiting() -> Iterable[int]:
+    for pid in processes.all_pids():
+        process = processes.read_process(pid)
+        if process is not None and process.state == "D":
+            yield pid
+
+
+def read_troubles() -> Tuple[List[Facts], str]:
+    """Read what the kernel has told of memory, disks and file systems; or why it cannot be read."""
+    lines, why = kernel_log.read_lines(lambda part: MARKS.search(part) is not None)
+    return fold_troubles(lines, time.clock_gettime(time.CLOCK_MONOTONIC)), why
+
+
+def fold_troubles(lines: Iterable[Tuple[float, str]], now: float) -> List[Facts]:
+    """Keep the last line of each kind, its age, and how many there were."""
+    found: Dict[str, Facts] = {}
+    for moment, text in lines:
+        kind = next((name for name, pattern in TROUBLES if pattern.search(text)), None)
+        if kind is not None:
+            count = found.get(kind, {}).get("count", 0) + 1
+            found[kind] = {"kind": kind, "age_s": round(max(0.0, now - moment), 1), "text": text[:200], "count": count}
+    return list(found.values())
+
+
+def probe_shm(request: Facts) -> Facts:
+    """List old files of ours in /dev/shm that no process holds: what a killed run leaves."""
+    del request
+    old = {}
+    for entry in os.scandir(SHM):
+        if OURS.match(entry.name):
+            state = entry.stat(follow_symlinks=False)
+            if state.st_uid == os.getuid() and time.time() - state.st_mtime > STALE_S:
+                old[entry.path] = state.st_size
+    held = _held(set(old)) if old else set()
+    stale = sorted(path for path in old if path not in held)
+    size_gib = round(sum(old[path] for path in stale) / GIB, 3)
+    return {"system": {"stale_shm": stale[:50], "stale_shm_gib": size_gib}}
+
+
+def _held(paths: Set[str]) -> Set[str]:
+    """Find those of some files that a process of ours has mapped or open."""
+    held: Set[str] = set()
+    for pid in processes.all_pids():
+        text = read_text(f"/proc/{pid}/maps", 1 << 24)
+        held |= {path for path in paths if path in text}
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        for name in names:
+            try:
+                held.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+            except OSError:
+                continue  # closed in the meantime
+    return held
