@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
@@ -36,7 +37,9 @@ def check_torch_import(nodes: Sequence[Node], facts: Sequence[Facts], survey: Su
         mine = [process for process in survey.collectives.processes if process.node_rank == fact.node_rank]
         broken = [process for process in mine if process.trouble]
         slowest = max((process.import_s or 0.0 for process in mine), default=0.0)
-        look = on_node(node, f"{fact.python} -c 'import torch; print(torch.ones(1, device={_device(survey)!r}))'")
+        look = on_node(
+            node, f"{shlex.quote(fact.python)} -c 'import torch; print(torch.ones(1).to(\"{_device(survey)}\"))'"
+        )
         if broken:
             first = broken[0]
             answers.append((fact.node_rank, fail(f"local rank {first.local_rank}: {first.trouble}", look)))

@@ -54,7 +54,7 @@ def check_pairs(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
         names = ", ".join(nodes[other].name for other in others if other != rank) or "itself"
         said = mine[0]
         kind = f"{names} cannot reach it" if inward else f"it cannot reach {names}"
-        detail = f"{kind} on port{'s' if len(mine) > 1 else ''} beside the rendezvous: {said.step}, {said.detail}"
+        detail = f"{kind} on ports beside the rendezvous: {said.step}, {said.detail}"
         answers.append((rank, fail(detail, _open(node, fact, survey, others, inward=bool(inward)))))
     return answers
 

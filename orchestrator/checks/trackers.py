@@ -29,7 +29,7 @@ class Tracker:
 
 TRACKERS: Mapping[str, Tracker] = {
     "wandb": Tracker("-m wandb login", "WANDB_API_KEY"),
-    "comet_ml": Tracker("-m comet_ml login", "COMET_API_KEY"),
+    "comet_ml": Tracker("-c 'import comet_ml; comet_ml.login()'", "COMET_API_KEY"),
     "neptune": Tracker("", "NEPTUNE_API_TOKEN"),
 }
 HUB = ("huggingface_hub", "transformers", "datasets")

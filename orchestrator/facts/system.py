@@ -23,11 +23,20 @@ class StuckProcess(FactGroup):
     waits_in: str = ""
 
 
+class BusyProcess(FactGroup):
+    """A process that keeps processors busy."""
+
+    pid: int
+    owner: str = ""
+    command: str = ""
+    cores: float = 0.0
+
+
 class KernelTrouble(FactGroup):
     """One kind of trouble that the kernel has told of."""
 
     kind: str
-    """memory, disk, file system, network file system, or denied."""
+    """memory, disk, file system, network file system, hardware, stall, or denied."""
     age_s: float | None = None
     text: str = ""
     count: int = 1
@@ -37,6 +46,10 @@ class SystemFacts(FactGroup):
     """The machine under the session: processors, mounts, kernel log, stuck processes, switches of the kernel."""
 
     load1: float | None = None
+    load5: float | None = None
+    busy: tuple[BusyProcess, ...] | None = None
+    """Who used most of the processors a moment ago; looked at where there is load."""
+    uptime_s: float | None = None
     cores: int | None = None
     mounts: tuple[MountFacts, ...] = ()
     stuck: tuple[StuckProcess, ...] | None = None

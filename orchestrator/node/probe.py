@@ -27,6 +27,7 @@ from orchestrator.node import (
     probe_script,
     probe_session,
     probe_system,
+    probe_work,
 )
 from orchestrator.node.wire import Wire
 
@@ -49,9 +50,14 @@ GROUPS: Tuple[Tuple[str, Callable[[Facts], Facts], float], ...] = (
     ("network", probe_interfaces.probe_interfaces, 5.0),
     ("leftovers", probe_leftovers.probe_leftovers, 5.0),
     ("session", probe_session.probe_session, 5.0),
+    ("session.tmp", probe_session.probe_temporary_folder, 5.0),
+    ("session.run-folder", probe_session.probe_run_folder, 5.0),
+    ("session.commands", probe_session.probe_commands, 5.0),
     ("system", probe_system.probe_system, 6.0),
     ("system.mounts", probe_system.probe_mounts, 5.0),
     ("system.shm", probe_system.probe_shm, 5.0),
+    ("system.load", probe_work.probe_work, 5.0),
+    ("system.stuck", probe_work.probe_stuck, 5.0),
     ("job", probe_job.probe_job, 5.0),
     ("job.script", probe_script.probe_script, 10.0),
     ("job.paths", probe_places.probe_paths, 5.0),

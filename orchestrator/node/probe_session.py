@@ -3,50 +3,76 @@
 from __future__ import annotations
 
 import glob
-import importlib.util
+import importlib
 import os
-import pwd
 import shutil
-from typing import Any, Dict, Optional
+import stat
+from typing import Any, Dict, Mapping, Optional
 
-from orchestrator.node import cgroups
-from orchestrator.node.probe_command import read_text
+from orchestrator.node import cgroups, processes
+from orchestrator.node.probe_command import read_text, user_name
 from orchestrator.node.probe_places import find_mount, parse_mounts
 from orchestrator.node.probe_system import mount_options
 
 Facts = Dict[str, Any]
 GIB = float(1 << 30)
-MODULES = ("ctypes", "fcntl", "json", "pwd", "resource", "select", "signal", "socket", "struct", "subprocess", "zlib")
+MODULES = ("ctypes", "fcntl", "grp", "hashlib", "json", "pwd", "resource", "select", "signal", "socket", "subprocess")
 """What the supervisor and its helpers import; a Python that was cut down lacks some."""
-FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/lib/systemd", "/usr/local/lib/systemd")
+FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
+TRUE = ("yes", "true", "1", "on", "y", "t")
+FIRST_USER = 1000
+"""logind leaves the shared memory of the users below alone."""
+PID_1 = "/proc/1/environ"
 
 
 def probe_session(request: Facts) -> Facts:
-    """Read the limits, what happens at log-out, and the places where a run writes."""
+    """Read the limits, what happens at log-out, and what the supervisor needs."""
+    del request
     logind = read_logind()
     cgroup = read_text("/proc/self/cgroup")
+    user = user_name(os.getuid())
     return {
         "session": {
             "pids_free": cgroups.free_pids(cgroup),
             "quota_cores": cgroups.quota_cores(cgroup),
             "cores_online": os.cpu_count(),
-            "kill_at_logout": _kills(logind),
-            "remove_ipc": logind.get("RemoveIPC", "yes") == "yes" if logind else None,
-            "linger": os.path.exists("/var/lib/systemd/linger/" + pwd.getpwuid(os.getuid()).pw_name),
+            "kill_at_logout": kills_at_logout(logind, user),
+            "remove_ipc": removes_ipc(logind, os.getuid()),
+            "linger": os.path.exists("/var/lib/systemd/linger/" + user),
             "user_scope": "/user@" in cgroup,
-            "temporary": probe_temporary(),
-            "run_folder": kind_of_run_folder(os.path.expanduser("~/.aorta")),
-            "missing_modules": [name for name in MODULES if importlib.util.find_spec(name) is None],
-            "commands": {name: find_command(name) for name in request.get("require_commands", [])},
+            "of_logind": "/session-" in cgroup,
+            "container": name_container(read_text(PID_1), read_text("/proc/1/cgroup")),
+            "pidfd_trouble": pidfd_trouble(),
+            "missing_modules": [name for name in MODULES if not can_import(name)],
         }
     }
+
+
+def probe_temporary_folder(request: Facts) -> Facts:
+    """Look at the folder that Python and others take for temporary files, as the run's own variables have it."""
+    given = request.get("given_values") or {}
+    named = next((table["TMPDIR"] for table in (given, os.environ) if table.get("TMPDIR")), "")
+    return {"session": {"temporary": look_at_temporary(str(named))}}
+
+
+def probe_run_folder(request: Facts) -> Facts:
+    """Look at ~/.aorta without making it."""
+    del request
+    return {"session": {"run_folder": kind_of_run_folder(os.path.expanduser("~/.aorta"))}}
+
+
+def probe_commands(request: Facts) -> Facts:
+    """Find the programs that the run requires, as a rank would."""
+    path = (request.get("given_values") or {}).get("PATH")
+    wanted = [str(name) for name in request.get("require_commands") or []]
+    return {"session": {"commands": {name: shutil.which(name, path=path) or "" for name in wanted}}}
 
 
 def read_logind() -> Dict[str, str]:
     """Read logind's settings, the drop-ins over the file; empty where there is no logind."""
     if not os.path.isdir("/run/systemd/system"):
         return {}
-    texts = [read_text(f"{folder}/logind.conf") for folder in reversed(FOLDERS)]
+    texts = [next((text for text in (read_text(f"{folder}/logind.conf") for folder in FOLDERS) if text), "")]
     drops = {
         os.path.basename(path): path
         for folder in reversed(FOLDERS)
@@ -54,7 +80,7 @@ def read_logind() -> Dict[str, str]:
     }
     texts += [read_text(drops[name]) for name in sorted(drops)]
     # With nothing said, the defaults hold.
-    return {"KillUserProcesses": "no", **parse_settings("\n".join(texts))}
+    return {"KillUserProcesses": "no", "RemoveIPC": "yes", **parse_settings("\n".join(texts))}
 
 
 def parse_settings(text: str) -> Dict[str, str]:
@@ -63,35 +89,72 @@ def parse_settings(text: str) -> Dict[str, str]:
     for line in text.splitlines():
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith(("#", ";")):
-            found[name.strip()] = value.strip().lower()
+            found[name.strip()] = value.strip()
     return found
 
 
-def _kills(logind: Dict[str, str]) -> Optional[bool]:
-    """Tell whether what this user leaves is ended at log-out."""
+def kills_at_logout(logind: Mapping[str, str], user: str) -> Optional[bool]:
+    """Tell whether what this user leaves is ended at log-out; None where there is no logind."""
     if not logind:
         return None
-    name = pwd.getpwuid(os.getuid()).pw_name
     # Root is left alone unless an administrator says otherwise.
-    if name in logind.get("KillExcludeUsers", "root").split():
+    if user in logind.get("KillExcludeUsers", "root").split():
         return False
     only = logind.get("KillOnlyUsers", "").split()
-    return logind["KillUserProcesses"] in ("yes", "true", "1", "on") and (not only or name in only)
+    return logind["KillUserProcesses"].lower() in TRUE and (not only or user in only)
 
 
-def probe_temporary() -> Facts:
-    """Look at the folder that Python and others take for temporary files."""
-    path = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - it is looked at, nothing is written
-    found: Facts = {"path": path, "exists": os.path.isdir(path)}
+def removes_ipc(logind: Mapping[str, str], uid: int) -> Optional[bool]:
+    """Tell whether a user's shared memory goes when he counts as logged out; None where there is no logind."""
+    if not logind:
+        return None
+    return uid >= FIRST_USER and logind["RemoveIPC"].lower() in TRUE
+
+
+def name_container(environ: str, cgroup: str) -> str:
+    """Name the kind of container that we are in; empty when in none."""
+    said = [word[len("container=") :] for word in environ.split("\0") if word.startswith("container=")]
+    marks = (("/run/.containerenv", "podman"), ("/.dockerenv", "docker"))
+    found = [name for path, name in marks if os.path.exists(path)]
+    if os.environ.get("KUBERNETES_SERVICE_HOST") or "kubepods" in cgroup:
+        found.insert(0, "kubernetes")
+    found += said
+    found += [name for name in ("docker", "lxc", "libpod") if f"/{name}" in cgroup]
+    return found[0] if found else ""
+
+
+def pidfd_trouble() -> str:
+    """Say why the supervisor could not hold on to a process; empty when it could."""
+    try:
+        os.close(processes.open_handle(os.getpid()))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def can_import(name: str) -> bool:
+    """Import a module of the standard library, which may be there and yet miss a library of its own."""
+    try:
+        importlib.import_module(name)
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def look_at_temporary(named: str) -> Facts:
+    """Say what TMPDIR names, or what /tmp is where it names nothing."""
+    path = named or "/tmp"  # noqa: S108 - it is looked at, nothing is written
+    found: Facts = {"path": path, "named": bool(named), "exists": os.path.isdir(path)}
     if not found["exists"]:
         return found
+    table = read_text("/proc/self/mounts", 1 << 20)
+    mount = find_mount(os.path.realpath(path), parse_mounts(table))[1]
     state = os.statvfs(path)
-    mount = find_mount(os.path.realpath(path), parse_mounts(read_text("/proc/self/mounts", 1 << 20)))[1]
-    options = mount_options(read_text("/proc/self/mounts", 1 << 20)).get(mount, [])
     found.update(
+        mount=mount,
         writable=os.access(path, os.W_OK | os.X_OK),
         free_gib=round(state.f_bavail * state.f_frsize / GIB, 3),
-        noexec="noexec" in options,
+        noexec="noexec" in mount_options(table).get(mount, []),
     )
     return found
 
@@ -100,18 +163,19 @@ def kind_of_run_folder(path: str) -> str:
     """Say what lies where our folder is, or would be made."""
     if os.path.islink(path) and not os.path.exists(path):
         return "a link to nothing"
-    if not os.path.exists(path):
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
         return "missing"
-    if not os.path.isdir(path):
+    except OSError:
+        return "in a folder that cannot be entered"
+    if not stat.S_ISDIR(mode):
         return "no folder"
-    if os.stat(path).st_uid != os.getuid() and not os.access(path, os.W_OK | os.X_OK):
-        return "somebody else's folder"
     runs = os.path.join(path, "runs")
     if os.path.lexists(runs) and not os.path.isdir(runs):
         return "a folder whose runs is no folder"
+    for folder in (path, runs):
+        if os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK):
+            owner = user_name(os.stat(folder).st_uid)
+            return "a folder that cannot be written" + (f": runs is of {owner}" if folder == runs else f", of {owner}")
     return "folder"
-
-
-def find_command(name: str) -> str:
-    """Find a program as a rank would."""
-    return shutil.which(name) or ""

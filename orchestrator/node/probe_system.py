@@ -19,21 +19,38 @@ SHM = "/dev/shm"  # noqa: S108 - it is looked at, nothing is written
 OURS = re.compile(r"(torch_|nccl-|sem\.|psm_|cuda\.shm\.|gloo)")
 STALE_S = 600.0
 """A file that is being made has no holder for a moment; one so old has none any more."""
-LOOK_AGAIN_S = 0.3
-WAITS = re.compile(r"nfs|rpc|nvidia|amdgpu|kfd|lustre|ceph|fuse|io_schedule|jbd2|xfs")
-MARKS = re.compile(rb"memory|oom|error|nvme|EXT4|XFS|BTRFS|nfs|Lustre|avc:|read-only")
+MARKS = re.compile(
+    rb"memory|oom|error|nvme|EXT4|XFS|BTRFS|nfs|Lustre|avc:|apparmor|read-only|Hardware|EDAC|blocked for|stall|lockup",
+    re.IGNORECASE,
+)
 TROUBLES = (
     ("memory", re.compile(r"Out of memory: Killed process|oom-kill:|Memory cgroup out of memory")),
-    ("disk", re.compile(r"I/O error|critical medium error|nvme.*(timeout|reset|Abort)|blk_update_request")),
+    (
+        "disk",
+        re.compile(
+            r"I/O error|critical (medium|target) error|nvme.*(I/O.*timeout|timeout, (reset|abort|disable)|is down"
+            r"|resetting controller|Abort status)|ata[\d.]+: .*(failed command|exception Emask)"
+        ),
+    ),
     (
         "file system",
         re.compile(
-            r"EXT4-fs error|XFS.*(Shutting down|Corruption)|BTRFS.*(error|critical)|Remounting filesystem read-only"
+            r"EXT4-fs error|XFS.*(Shutting down|Corruption|metadata I/O)|BTRFS.*(error|critical)"
+            r"|Remounting filesystem read-only"
         ),
     ),
     ("network file system", re.compile(r"nfs: server .* not responding|Lustre.*(timed out|Connection .* lost)")),
-    ("denied", re.compile(r"avc: +denied .*(sshd|python|rsync)")),
+    ("hardware", re.compile(r"\[Hardware Error\]|EDAC .*\bUE\b|Uncorrected.*PCIe|AER: .*(Fatal|Uncorrect)")),
+    ("stall", re.compile(r"soft lockup|hard LOCKUP|self-detected stall|blocked for more than \d+ seconds")),
+    (
+        "denied",
+        re.compile(
+            r"avc: +denied .*(sshd|python|rsync)|apparmor=\"DENIED\".*(profile|comm)=\"[^\"]*(sshd|python|rsync)"
+        ),
+    ),
 )
+HARMLESS = re.compile(r"\b(fd|sr|loop)\d+\b|hardware error .*corrected|: Corrected error", re.IGNORECASE)
+"""An empty drive and a removed image complain too."""
 
 
 def probe_system(request: Facts) -> Facts:
@@ -44,9 +61,7 @@ def probe_system(request: Facts) -> Facts:
     memory = parse_meminfo(read_text("/proc/meminfo"))
     swapped = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
     facts: Facts = {
-        "load1": os.getloadavg()[0],
-        "cores": os.cpu_count(),
-        "stuck": probe_stuck(),
+        "uptime_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 1),
         "troubles": None if why else troubles,
         "selinux": {"1": "enforcing", "0": "permissive"}.get(read_text("/sys/fs/selinux/enforce"), ""),
         "reboot": read_reboot(),
@@ -99,27 +114,6 @@ def mount_options(text: str) -> Dict[str, List[str]]:
     return found
 
 
-def probe_stuck() -> List[Facts]:
-    """List processes that wait inside the kernel for a driver or a file system, in two looks."""
-    first = set(_waiting())
-    if not first:
-        return []
-    time.sleep(LOOK_AGAIN_S)
-    again = [pid for pid in _waiting() if pid in first]
-    told: List[Facts] = [
-        {"pid": pid, "command": processes.command_of(pid)[:80], "waits_in": read_text(f"/proc/{pid}/wchan")}
-        for pid in again
-    ]
-    return [process for process in told if WAITS.search(process["waits_in"])]
-
-
-def _waiting() -> Iterable[int]:
-    for pid in processes.all_pids():
-        process = processes.read_process(pid)
-        if process is not None and process.state == "D":
-            yield pid
-
-
 def read_troubles() -> Tuple[List[Facts], str]:
     """Read what the kernel has told of memory, disks and file systems; or why it cannot be read."""
     lines, why = kernel_log.read_lines(lambda part: MARKS.search(part) is not None)
@@ -131,7 +125,7 @@ def fold_troubles(lines: Iterable[Tuple[float, str]], now: float) -> List[Facts]
     found: Dict[str, Facts] = {}
     for moment, text in lines:
         kind = next((name for name, pattern in TROUBLES if pattern.search(text)), None)
-        if kind is not None:
+        if kind is not None and not (kind in ("disk", "hardware") and HARMLESS.search(text)):
             count = found.get(kind, {}).get("count", 0) + 1
             found[kind] = {"kind": kind, "age_s": round(max(0.0, now - moment), 1), "text": text[:200], "count": count}
     return list(found.values())
@@ -145,7 +139,7 @@ def probe_shm(request: Facts) -> Facts:
         if OURS.match(entry.name):
             state = entry.stat(follow_symlinks=False)
             if state.st_uid == os.getuid() and time.time() - state.st_mtime > STALE_S:
-                old[entry.path] = state.st_size
+                old[entry.path] = state.st_blocks * 512
     held = _held(set(old)) if old else set()
     stale = sorted(path for path in old if path not in held)
     size_gib = round(sum(old[path] for path in stale) / GIB, 3)

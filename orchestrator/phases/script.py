@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
     from orchestrator.values import EnvValue, Node
 
-SAID = ("PYTHONPATH", "PYTHONNOUSERSITE", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_CONFIG_DIR", "NETRC")
+SAID = (
+    *("PYTHONPATH", "PYTHONNOUSERSITE", "PATH", "TMPDIR"),
+    *("WANDB_MODE", "WANDB_BASE_URL", "WANDB_CONFIG_DIR", "NETRC"),
+)
 """Variables whose values decide what a node has; of all others it is told the names."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from asking import check, try_remedy
 from cluster import Cluster, wait_for
+from conftest import FreshCluster
 from scenes import Scene
 from test_preflight import started
 
@@ -194,3 +195,12 @@ def test_variables_of_the_shell_that_would_mislead_a_run_are_kept_from_it(nodes3
     assert done.exit_code == 0, done
     for rank in range(3):
         assert f"rank {rank} inspects None" in done.stdout
+
+
+def test_a_home_that_all_but_one_share_is_told(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
+    cluster = fresh_cluster(3, shared_home=(1, 2))
+    checked = check(cluster, tmp_path)
+    assert f"shared by {cluster.address(1)}, {cluster.address(2)}" in checked.finding("disks", 0)["detail"]
+    assert checked.finding("disks", 2)["status"] == "warn"
+    assert "this one has its own" in checked.finding("disks", 2)["detail"]
+    assert checked.failing() == set()

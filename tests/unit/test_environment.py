@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from orchestrator.environment import parse_env_file, parse_flag_env, settings_env
 from orchestrator.errors import ConfigError, UsageError
+from orchestrator.node import agent
+from orchestrator.plan.environment import CLEARED
 from orchestrator.settings import build_settings
 
 if TYPE_CHECKING:
@@ -96,3 +98,14 @@ def test_the_last_word_wins_and_is_named(tmp_path: Path) -> None:
 def test_what_names_this_machines_devices_never_travels() -> None:
     environ = {"NCCL_SOCKET_IFNAME": "a", "GLOO_SOCKET_IFNAME": "a", "HIP_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "INFO"}
     assert [value.name for value in settings_env(build_settings({}, {}), environ)] == ["NCCL_DEBUG"]
+
+
+def test_what_the_shell_of_a_node_exports_and_a_run_cannot_bear_is_kept_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harmful = ("RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PET_NNODES", "PYTHONINSPECT")
+    for name in (*harmful, "PYTHONPATH"):
+        monkeypatch.setenv(name, "1")
+    environ = agent.environment_of({"cleared": list(CLEARED), "env": {"RANK_LIMIT": "3"}})
+    assert not set(harmful) & set(environ)
+    assert (environ["PYTHONPATH"], environ["RANK_LIMIT"]) == ("1", "3")

@@ -1,0 +1,121 @@
+"""What else runs on this machine: who keeps the processors busy, and who hangs inside the kernel."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from orchestrator.node import processes
+from orchestrator.node.probe_command import owner_of, read_text
+
+Facts = Dict[str, Any]
+BUSY_SHARE = 0.25
+"""Below this load a core nobody is looked for."""
+LOOK_S = 0.4
+STUCK_LOOK_S = 1.0
+MOST = 5
+WAITS = re.compile(r"nfs|rpc|nvidia|^nv_|os_acquire|amdgpu|kfd|amdkfd|lustre|ldlm|ptlrpc|ceph|fuse|gpfs|cifs|smb|beegfs")
+HIDDEN = ("", "0")
+"""What the kernel says of a wait that is not ours to see."""
+
+
+class Glance(NamedTuple):
+    """One process at one moment."""
+
+    ticks: int
+    state: str
+    kernel: bool
+    used: int
+    """Clock ticks on the processors."""
+
+
+def probe_work(request: Facts) -> Facts:
+    """Measure the load, and where there is some, who makes it."""
+    del request
+    load1, load5, _ = os.getloadavg()
+    cores = os.cpu_count() or 1
+    facts: Facts = {"load1": round(load1, 2), "load5": round(load5, 2), "cores": cores}
+    if load1 > BUSY_SHARE * cores:
+        first = glance_at_all()
+        began = time.monotonic()
+        time.sleep(LOOK_S)
+        again = glance_at_all()
+        facts["busy"] = name_busy(first, again, time.monotonic() - began)
+    return {"system": facts}
+
+
+def glance_at_all() -> Dict[int, Glance]:
+    """Look at every process."""
+    found: Dict[int, Glance] = {}
+    for pid in processes.all_pids():
+        glance = parse_stat(read_text("/proc/%d/stat" % pid))
+        if glance is not None:
+            found[pid] = glance
+    return found
+
+
+def parse_stat(text: str) -> Optional[Glance]:
+    """Read /proc/PID/stat; None when it tells nothing."""
+    fields = text.rpartition(")")[2].split()
+    try:
+        # From field 3 of proc(5) on: state, ..., flags, ..., utime, stime, ..., starttime.
+        kernel = bool(int(fields[6]) & 0x00200000)
+        return Glance(int(fields[19]), fields[0], kernel, int(fields[11]) + int(fields[12]))
+    except (IndexError, ValueError):
+        return None
+
+
+def name_busy(first: Dict[int, Glance], again: Dict[int, Glance], seconds: float) -> List[Facts]:
+    """Name the processes that used most of the processors between two looks, the busiest first; ourselves left out."""
+    rate = seconds * os.sysconf("SC_CLK_TCK")
+    used = {
+        pid: (now.used - first[pid].used) / rate
+        for pid, now in again.items()
+        if pid in first and first[pid].ticks == now.ticks and pid != os.getpid()
+    }
+    busiest = sorted(used, key=lambda pid: -used[pid])[:MOST]
+    return [
+        {"pid": pid, "owner": owner_of(pid), "command": processes.command_of(pid)[:80], "cores": round(used[pid], 2)}
+        for pid in busiest
+        if used[pid] >= 0.1  # noqa: PLR2004 - what is less is no load
+    ]
+
+
+def probe_stuck(request: Facts) -> Facts:
+    """List processes that wait inside the kernel for a driver or a file system: in the very same wait at two looks."""
+    del request
+    first = {pid: switches_of(pid) for pid in waiting()}
+    stuck: List[Facts] = []
+    if first:
+        time.sleep(STUCK_LOOK_S)
+        stuck = [
+            {"pid": pid, "command": processes.command_of(pid)[:80], "waits_in": read_text("/proc/%d/wchan" % pid)}
+            for pid in waiting()
+            if pid in first and first[pid] and switches_of(pid) == first[pid]
+        ]
+    told = [one for one in stuck if WAITS.search(one["waits_in"])]
+    hidden = [one["pid"] for one in stuck if one["waits_in"] in HIDDEN and one["command"]]
+    answer: Facts = {"system": {"stuck": told}}
+    if hidden and not told:
+        answer["system"]["stuck"] = None
+        what = "pid %d waits in the kernel, and where is not ours to see" % hidden[0]
+        answer["unknown"] = {"system.stuck": what}
+    return answer
+
+
+def waiting() -> List[int]:
+    """List the processes that wait inside the kernel and cannot be killed."""
+    found = []
+    for pid in processes.all_pids():
+        glance = parse_stat(read_text("/proc/%d/stat" % pid))
+        if glance is not None and glance.state == "D" and not glance.kernel:
+            found.append(pid)
+    return found
+
+
+def switches_of(pid: int) -> str:
+    """Give the count of a process's context switches: equal ones mean that it has not run in between."""
+    lines = read_text("/proc/%d/status" % pid).splitlines()
+    return " ".join(line for line in lines if "ctxt_switches" in line)
