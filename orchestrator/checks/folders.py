@@ -60,10 +60,8 @@ def check_tmp(node: Node, facts: Facts, settings: Settings) -> Seen:
     tmp = facts.session.temporary
     if tmp is None:
         return unknown(facts.why_unknown("session.tmp") or "not told")
-    if tmp.exists is False or tmp.writable is False:
+    if tmp.free_gib is None or tmp.writable is False:
         return _judge_unusable(node, facts, tmp)
-    if tmp.free_gib is None:
-        return unknown(f"free space at {tmp.path}: not told")
     seen = f"{tmp.free_gib:.2f} GiB free at {tmp.path}"
     look = on_node(node, f"df -h {shlex.quote(tmp.path)}")
     if tmp.free_gib < threshold(settings, "tmp", "fail_gib"):

@@ -3,208 +3,236 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from orchestrator.checks.check import Check
+from orchestrator.checks.load_causes import describe_causes, find_gauges, index_of, look_closer, watch_gpus
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts, Survey
-from orchestrator.facts.load import Gauges, LoadFacts, MemberFacts
+from orchestrator.facts.load import GpuGauge, LoadFacts, MemberFacts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
 Answers = list[tuple[int | None, Seen]]
 Rate = Callable[[MemberFacts], float | None]
+Members = Sequence[MemberFacts]
 FEW = 3
 """Of fewer equals the fastest is the measure: a median of two is neither."""
-CALM_SHARE = 0.02
+MOST_TOLD = 3
 
 
-def _not_run(survey: Survey, facts: Sequence[Facts]) -> Answers:
-    why = "not measured" if survey.load is None else survey.load.not_run
-    return [(fact.node_rank, skip(why)) for fact in facts] if why else []
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One rate that is compared: which check, of which load, in which unit."""
+
+    check: str
+    load: str
+    unit: str
+    rate: Rate
+
+
+def slower_way(member: MemberFacts) -> float | None:
+    """Give the slower of the two directions between a GPU and its host."""
+    rates = [rate for rate in (member.to_device_gbs, member.from_device_gbs) if rate is not None]
+    return min(rates, default=None)
+
+
+COMPUTE = Measure(check="compute", load="compute", unit="TFLOPS", rate=lambda member: member.tflops)
+MEMORY = Measure(check="memory-bandwidth", load="memory", unit="GB/s", rate=lambda member: member.memory_gbs)
+HOST = Measure(check="host-link", load="host", unit="GB/s", rate=slower_way)
 
 
 def check_compute(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
     """Matrix products are as fast as on equal GPUs or nodes."""
-    return _compare(nodes, facts, survey, settings, "compute", lambda member: member.tflops, "TFLOPS")
+    return _compare(nodes, facts, survey, settings, COMPUTE)
 
 
 def check_memory_bandwidth(
     nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings
 ) -> Answers:
     """Memory is as fast as on equal GPUs or nodes."""
-    return _compare(nodes, facts, survey, settings, "memory-bandwidth", lambda member: member.memory_gbs, "GB/s")
+    return _compare(nodes, facts, survey, settings, MEMORY)
 
 
 def check_host_link(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
     """Copies between host and GPU are as fast as on equal GPUs."""
     if survey.load is not None and not survey.load.not_run and survey.load.device == "cpu":
         return [(fact.node_rank, skip("no GPU")) for fact in facts]
+    return _compare(nodes, facts, survey, settings, HOST)
 
-    def slower(member: MemberFacts) -> float | None:
-        rates = [rate for rate in (member.to_device_gbs, member.from_device_gbs) if rate is not None]
-        return min(rates, default=None)
 
-    return _compare(nodes, facts, survey, settings, "host-link", slower, "GB/s")
+def _why_not(survey: Survey) -> str:
+    return "not measured" if survey.load is None else survey.load.not_run
 
 
 def _compare(
-    nodes: Sequence[Node],
-    facts: Sequence[Facts],
-    survey: Survey,
-    settings: Settings,
-    check: str,
-    rate: Rate,
-    unit: str,
+    nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings, measure: Measure
 ) -> Answers:
     load = survey.load
     if load is None or load.not_run:
-        return _not_run(survey, facts)
-    usual = {model: _usual(load, model, rate) for model in {member.model for member in load.members}}
-    answers: Answers = []
-    for node, fact in zip(nodes, facts, strict=True):
-        mine = [member for member in load.members if member.node_rank == fact.node_rank]
-        broken = [member for member in mine if member.trouble or rate(member) is None]
-        if broken:
-            said = broken[0].trouble or "no rate"
-            look = on_node(node, _look(fact))
-            answers.append((fact.node_rank, fail(f"{_name(load, broken[0])} did not finish: {said}", look)))
-            continue
-        slow = [member for member in mine if _share(member, usual, rate) < threshold(settings, check, "warn_share")]
-        if not slow:
-            rates = [rate(member) or 0.0 for member in mine]
-            shown = f"{min(rates):.4g}" if len(mine) == 1 else f"{min(rates):.4g} to {max(rates):.4g}"
-            answers.append((fact.node_rank, ok(f"{shown} {unit}")))
-            continue
-        worst = min(_share(member, usual, rate) for member in slow)
-        worse = fail if worst < threshold(settings, check, "fail_share") else warn
-        told = "; ".join(_describe(load, member, usual, rate, unit) for member in slow)
-        why = _describe_gauges(load, fact.node_rank, slow)
-        answers.append((fact.node_rank, worse(told + why, on_node(node, _look(fact)))))
-    return answers
+        return [(fact.node_rank, skip(_why_not(survey))) for fact in facts]
+    usual = usual_rates(load, measure.rate)
+    return [
+        (fact.node_rank, _judge_node(node, fact, load, settings, measure, usual))
+        for node, fact in zip(nodes, facts, strict=True)
+    ]
 
 
-def _usual(load: LoadFacts, model: str, rate: Rate) -> float:
-    rates = [found for member in load.members if member.model == model and (found := rate(member)) is not None]
-    if not rates:
-        return 0.0
-    return statistics.median(rates) if len(rates) >= FEW else max(rates)
+def _judge_node(
+    node: Node, facts: Facts, load: LoadFacts, settings: Settings, measure: Measure, usual: Mapping[str, float]
+) -> Seen:
+    everything = [member for member in load.members if member.node_rank == facts.node_rank]
+    mine = [member for member in everything if not member.spared]
+    if not mine:
+        return skip(_describe_spared(everything) or "nothing was put on it")
+    broken = [member for member in mine if measure.rate(member) is None]
+    if broken:
+        return _judge_broken(node, facts, load, measure, broken)
+    slow = [
+        member
+        for member in mine
+        if share_of(member, usual, measure.rate) < threshold(settings, measure.check, "warn_share")
+    ]
+    spared = _describe_spared(everything)
+    if not slow:
+        rates = [measure.rate(member) or 0.0 for member in mine]
+        shown = f"{min(rates):.4g}" if len(mine) == 1 else f"{min(rates):.4g} to {max(rates):.4g}"
+        return ok(f"{shown} {measure.unit}{spared and f'; {spared}'}")
+    slow.sort(key=lambda member: share_of(member, usual, measure.rate))
+    worst = share_of(slow[0], usual, measure.rate)
+    worse = fail if worst < threshold(settings, measure.check, "fail_share") else warn
+    told = [_describe_slow(load, member, usual, measure) for member in slow[:MOST_TOLD]]
+    told += [f"so are {len(slow) - MOST_TOLD} more"] if len(slow) > MOST_TOLD else []
+    return worse("; ".join(told), look_closer(node, facts, load, slow, measure.load))
 
 
-def _share(member: MemberFacts, usual: dict[str, float], rate: Rate) -> float:
-    return (rate(member) or 0.0) / usual[member.model] if usual[member.model] else 1.0
+def _judge_broken(node: Node, facts: Facts, load: LoadFacts, measure: Measure, broken: Members) -> Seen:
+    first = broken[0]
+    if measure is not COMPUTE and first.tflops is None:
+        return skip(f"{name_member(load, first)} did not get so far: see compute")
+    told = f"{name_member(load, first)} did not finish: {first.trouble or 'no rate'}"
+    return fail(told, look_closer(node, facts, load, broken, measure.load))
 
 
-def _name(load: LoadFacts, member: MemberFacts) -> str:
-    return f"GPU {_index(member)}" if load.device == "cuda" else "the processors"
+def _describe_spared(members: Members) -> str:
+    spared = [f"GPU {index_of(member)} was left alone: {member.spared}" for member in members if member.spared]
+    return "; ".join(spared)
 
 
-def _index(member: MemberFacts) -> int:
-    return member.local_rank if member.index is None else member.index
+def usual_rates(load: LoadFacts, rate: Rate) -> dict[str, float]:
+    """Give by model what equals reach: their median, or of few the fastest."""
+    found: dict[str, list[float]] = {}
+    for member in load.members:
+        value = rate(member)
+        if value is not None:
+            found.setdefault(member.model, []).append(value)
+    return {model: statistics.median(rates) if len(rates) >= FEW else max(rates) for model, rates in found.items()}
 
 
-def _describe(load: LoadFacts, member: MemberFacts, usual: dict[str, float], rate: Rate, unit: str) -> str:
-    below = 100 * (1 - _share(member, usual, rate))
-    number = sum(other.model == member.model for other in load.members)
+def share_of(member: MemberFacts, usual: Mapping[str, float], rate: Rate) -> float:
+    """Give the part of what equals reach."""
+    most = usual.get(member.model, 0.0)
+    return (rate(member) or 0.0) / most if most else 1.0
+
+
+def name_member(load: LoadFacts, member: MemberFacts) -> str:
+    """Name a GPU by the driver's number; a node without has but its processors."""
+    return f"GPU {index_of(member)}" if load.device == "cuda" else "the processors"
+
+
+def _describe_slow(load: LoadFacts, member: MemberFacts, usual: Mapping[str, float], measure: Measure) -> str:
+    below = 100 * (1 - share_of(member, usual, measure.rate))
+    number = sum(one.model == member.model and measure.rate(one) is not None for one in load.members)
     what = "equal GPUs" if load.device == "cuda" else "nodes"
     than = f"the median of {number} {what}" if number >= FEW else f"the faster of {number} {what}"
-    return f"{_name(load, member)}: {rate(member) or 0:.4g} {unit}, {below:.0f} % below {than} ({usual[member.model]:.4g} {unit})"
-
-
-def _describe_gauges(load: LoadFacts, node_rank: int, slow: Sequence[MemberFacts]) -> str:
-    """Say what the gauges showed meanwhile that can be the cause."""
-    gauges = next((gauges for gauges in load.gauges if gauges.node_rank == node_rank), None)
-    if gauges is None:
-        return ""
-    told = _describe_gpus(gauges, slow) if load.device == "cuda" else _describe_processors(gauges)
-    return f"; {', '.join(told)}" if told else ""
-
-
-def _describe_gpus(gauges: Gauges, slow: Sequence[MemberFacts]) -> list[str]:
-    told = []
-    for gauge in gauges.gpus:
-        if gauge.index not in {_index(member) for member in slow}:
-            continue
-        told += (
-            [f"clock {gauge.clock_mhz} of {gauge.clock_max_mhz} MHz"] if gauge.clock_mhz and gauge.clock_max_mhz else []
-        )
-        told += [f"{gauge.temperature_c} °C"] if gauge.temperature_c is not None else []
-        told += list(gauge.throttle)
-    return told
-
-
-def _describe_processors(gauges: Gauges) -> list[str]:
-    told = []
-    if gauges.quota_cores is not None:
-        told.append(f"a control group allows {gauges.quota_cores:g} cores")
-    if gauges.held_s:
-        told.append(f"held back for {gauges.held_s:g} s of {gauges.took_s:g} s")
-    if gauges.steal_share is not None and gauges.steal_share > CALM_SHARE:
-        told.append(f"{100 * gauges.steal_share:.0f} % stolen by the hypervisor")
-    told += [
-        f"pid {process.pid} ({process.owner or '?'}) takes {process.cores:g} cores: {process.command[:60]}"
-        for process in gauges.foreign[:1]
-    ]
-    return told
-
-
-def _look(facts: Facts) -> str:
-    return {
-        "nvidia": "nvidia-smi -q -d CLOCK,TEMPERATURE,PERFORMANCE",
-        "amd": "amd-smi metric",
-    }.get(facts.gpu_kind, "top -b -n 1 | head -n 12")
+    rate, most, unit = measure.rate(member) or 0.0, usual[member.model], measure.unit
+    told = f"{name_member(load, member)}: {rate:.4g} {unit}, {below:.0f} % below {than} ({most:.4g} {unit})"
+    return told + describe_causes(load, member, measure.load)
 
 
 def check_bits(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
-    """The same product has the same bits each time."""
+    """The same product has the same bits each time, and on every equal GPU."""
     del settings
     load = survey.load
     if load is None or load.not_run:
-        return _not_run(survey, facts)
-    answers: Answers = []
-    for node, fact in zip(nodes, facts, strict=True):
-        mine = [member for member in load.members if member.node_rank == fact.node_rank]
-        wrong = [member for member in mine if member.different]
-        repeats = sum(member.repeats for member in mine)
-        if wrong:
-            told = "; ".join(f"{_name(load, one)}: {one.different} of {one.repeats} repeats differ" for one in wrong)
-            answers.append((fact.node_rank, fail(told, f"leave it out: --exclude {node.name}")))
-        else:
-            answers.append((fact.node_rank, ok(f"{repeats} repeats alike") if repeats else unknown("no repeats")))
-    return answers
+        return [(fact.node_rank, skip(_why_not(survey))) for fact in facts]
+    return [
+        (fact.node_rank, _judge_bits(node, load, [one for one in load.members if one.node_rank == fact.node_rank]))
+        for node, fact in zip(nodes, facts, strict=True)
+    ]
+
+
+def _judge_bits(node: Node, load: LoadFacts, mine: Members) -> Seen:
+    wrong = [member for member in mine if member.different]
+    told = [
+        f"{name_member(load, one)}: {one.different} of {one.repeats} repeats differ from the first" for one in wrong
+    ]
+    told += [
+        f"{name_member(load, one)}: its product is not that of {number} equal GPUs"
+        for one in mine
+        if one not in wrong and (number := _count_others(load, one))
+    ]
+    if told:
+        return fail("; ".join(told), f"leave it out: --exclude {node.name}")
+    repeats = sum(member.repeats for member in mine)
+    if repeats:
+        return ok(f"{repeats} repeats alike")
+    return unknown("no product was finished") if any(not one.spared for one in mine) else skip("nothing was put on it")
+
+
+def _count_others(load: LoadFacts, member: MemberFacts) -> int:
+    """Count the equal GPUs that agree on another product; 0 where no clear majority does."""
+    equal = [one.digest for one in load.members if one.model == member.model and one.digest]
+    if not member.digest or len(equal) < FEW:
+        return 0
+    digest, number = Counter(equal).most_common(1)[0]
+    return number if digest != member.digest and number > len(equal) / 2 else 0
 
 
 def check_heat(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
     """No GPU throttles itself under load."""
     load = survey.load
     if load is None or load.not_run:
-        return _not_run(survey, facts)
-    gauges = {gauges.node_rank: gauges for gauges in load.gauges}
-    answers: Answers = []
-    for node, fact in zip(nodes, facts, strict=True):
-        mine = {_index(member) for member in load.members if member.node_rank == fact.node_rank}
-        seen = gauges[fact.node_rank].gpus if fact.node_rank in gauges else ()
-        gpus = [gpu for gpu in seen if gpu.index in mine]
-        look = on_node(node, "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER")
-        throttled = [gpu for gpu in gpus if gpu.throttle]
-        hot = [gpu for gpu in gpus if (gpu.temperature_c or 0) > threshold(settings, "heat", "warn_c")]
-        if throttled:
-            told = "; ".join(
-                f"GPU {gpu.index}: {', '.join(gpu.throttle)} at {gpu.temperature_c} °C" for gpu in throttled
-            )
-            hard = any(reason != "software thermal" for gpu in throttled for reason in gpu.throttle)
-            answers.append((fact.node_rank, (fail if hard else warn)(told, look)))
-        elif hot:
-            answers.append(
-                (fact.node_rank, warn("; ".join(f"GPU {gpu.index}: {gpu.temperature_c} °C" for gpu in hot), look))
-            )
-        elif gpus:
-            answers.append((fact.node_rank, ok(f"at most {max(gpu.temperature_c or 0 for gpu in gpus)} °C")))
-        else:
-            answers.append((fact.node_rank, skip("no GPU") if not fact.gpus else unknown("the driver does not tell")))
-    return answers
+        return [(fact.node_rank, skip(_why_not(survey))) for fact in facts]
+    if load.device == "cpu":
+        return [(fact.node_rank, skip("no GPU was put under load")) for fact in facts]
+    return [(fact.node_rank, _judge_heat(node, fact, load, settings)) for node, fact in zip(nodes, facts, strict=True)]
+
+
+def _judge_heat(node: Node, facts: Facts, load: LoadFacts, settings: Settings) -> Seen:
+    mine = [member for member in load.members if member.node_rank == facts.node_rank and not member.spared]
+    numbers = {index_of(member) for member in mine}
+    gauges = find_gauges(load, facts.node_rank, COMPUTE.load)
+    gpus = [gpu for gpu in gauges.gpus if gpu.index in numbers] if gauges is not None else []
+    if not mine:
+        return skip("nothing was put on it")
+    if not gpus:
+        why = gauges.trouble if gauges is not None else ""
+        return unknown(f"the driver does not tell{why and f': {why}'}", on_node(node, watch_gpus(facts, mine)))
+    throttled = {gpu.index: reasons for gpu in gpus if (reasons := [one for one in gpu.throttle if one != "power cap"])}
+    hot = [gpu for gpu in gpus if (gpu.temperature_c or 0) > threshold(settings, "heat", "warn_c")]
+    bad = [member for member in mine if index_of(member) in {*throttled, *(gpu.index for gpu in hot)}]
+    look = on_node(node, watch_gpus(facts, bad))
+    if throttled:
+        told = "; ".join(
+            f"GPU {gpu.index}: {', '.join(throttled[gpu.index])}{_degrees(gpu)}"
+            for gpu in gpus
+            if gpu.index in throttled
+        )
+        hard = any(reason != "software thermal" for reasons in throttled.values() for reason in reasons)
+        return (fail if hard else warn)(told, look)
+    if hot:
+        return warn("; ".join(f"GPU {gpu.index}: {gpu.temperature_c} °C" for gpu in hot), look)
+    known = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
+    return ok(f"at most {max(known)} °C" if known else "nothing slows it down")
+
+
+def _degrees(gauge: GpuGauge) -> str:
+    return "" if gauge.temperature_c is None else f" at {gauge.temperature_c} °C"
 
 
 CHECKS = (
@@ -239,9 +267,9 @@ CHECKS = (
     ),
     Check(
         name="bits",
-        looks_at="the same product again and again, bit by bit",
+        looks_at="the same product again and again, bit by bit, and on every equal GPU",
         why="the model would learn from wrong numbers",
-        fails="a repeat differs",
+        fails="a repeat differs, or a GPU's product is not that of most",
         level=2,
         whole=check_bits,
     ),

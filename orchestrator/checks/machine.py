@@ -10,6 +10,7 @@ from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts
+from orchestrator.node.agent import NOFILE
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
@@ -61,14 +62,19 @@ def check_shm(node: Node, facts: Facts, settings: Settings) -> Seen:
 
 def check_nofile(node: Node, facts: Facts, settings: Settings) -> Seen:
     """Enough files may be open in this very session."""
-    nofile = (facts.limits or {}).get("nofile")
-    if nofile is None:
+    limits = facts.limits or {}
+    soft = limits.get("nofile")
+    if soft is None:
         return unknown(facts.why_unknown("limits") or "not told")
+    hard = limits.get("nofile_hard", soft)
+    # The agent raises it for the ranks as far as it may, and no further than makes sense.
+    nofile = soft if soft < 0 else max(soft, NOFILE if hard < 0 else min(hard, NOFILE))
     if 0 <= nofile < threshold(settings, "nofile", "warn_files"):
         line = f"{facts.user or '*'} - nofile 65536"
         remedy = on_node(node, f"echo '{line}' | sudo tee /etc/security/limits.d/90-nofile.conf", terminal=True)
         return warn(f"{nofile} open files", remedy)
-    return ok("open files without limit" if nofile < 0 else f"{nofile} open files")
+    raised = f", raised from {soft}" if nofile > soft else ""
+    return ok("open files without limit" if nofile < 0 else f"{nofile} open files{raised}")
 
 
 def check_home(node: Node, facts: Facts, settings: Settings) -> Seen:
@@ -187,7 +193,7 @@ CHECKS = (
     ),
     Check(
         name="nofile",
-        looks_at="open files of this very session",
+        looks_at="open files that this very session may have, which the agent asks for",
         why="data loaders and large worlds run out of files",
         warns="fewer than {warn_files:g}",
         each=check_nofile,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from orchestrator.facts import Facts
 from orchestrator.values import Node
@@ -28,6 +29,28 @@ def install(facts: Facts, package: str) -> str:
     if "alpine" in system:
         return f"sudo apk add {package}"
     return f"sudo apt-get install -y {package}"
+
+
+PACKAGES = {
+    "cc": "gcc",
+    "ib_write_bw": "perftest",
+    "ibstat": "infiniband-diags",
+    "ibv_devinfo": "ibverbs-utils",
+    "mpirun": "openmpi-bin",
+    "ninja": "ninja-build",
+    "nvcc": "nvidia-cuda-toolkit",
+    "pip": "python3-pip",
+    "pip3": "python3-pip",
+    "python": "python-is-python3",
+    "taskset": "util-linux",
+}
+"""Commands that Debian has in a package of another name."""
+
+
+def install_commands(facts: Facts, commands: Sequence[str]) -> str:
+    """Build the command that installs what has these programs; of a path only the name says what that could be."""
+    names = [command.rpartition("/")[2] for command in commands]
+    return install(facts, " ".join(shlex.quote(PACKAGES.get(name, name)) for name in dict.fromkeys(names)))
 
 
 def install_torch(python: str, version: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Checks of what the SSH session may do and for how long, and of the places where the run writes."""
+"""Checks of what the SSH session may do and for how long."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import shlex
 from orchestrator.checks.check import Check
 from orchestrator.checks.hardware import usable_gpus, wanted_processes
 from orchestrator.checks.remedies import install, on_node
-from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
+from orchestrator.checks.seen import Seen, fail, ok, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
-LONGEST_SOCKET = 107
-LISTENER = len("/pymp-xxxxxxxx/listener-xxxxxxxx")
-"""What multiprocessing puts behind the folder for temporary files."""
 MIB = 1 << 20
+
+
+def limit_of(facts: Facts, name: str) -> int | None:
+    """Give a limit as the ranks will have it, which the agent raises to the hard one; -1 is none."""
+    limits = facts.limits or {}
+    return limits.get(f"{name}_hard", limits.get(name))
 
 
 def check_memlock(node: Node, facts: Facts, settings: Settings) -> Seen:
     """Enough memory may be locked in this very session."""
-    limit = (facts.limits or {}).get("memlock")
+    limit = limit_of(facts, "memlock")
     if limit is None:
         return unknown(facts.why_unknown("limits") or "not told")
     if limit < 0:
@@ -37,14 +40,16 @@ def check_memlock(node: Node, facts: Facts, settings: Settings) -> Seen:
 
 def check_processes(node: Node, facts: Facts, settings: Settings) -> Seen:
     """Enough processes and threads may be started."""
-    limit = (facts.limits or {}).get("nproc")
+    limit = limit_of(facts, "nproc")
+    free = facts.session.pids_free
+    least = threshold(settings, "processes", "warn_free")
+    if free is not None and free < least:
+        look = on_node(node, "cat /proc/self/cgroup; systemctl show user.slice 'user-*.slice' -p TasksMax")
+        return warn(f"a control group allows {free} more processes", look)
     if limit is None:
         return unknown(facts.why_unknown("limits") or "not told")
-    least = threshold(settings, "processes", "warn_free")
-    free = facts.session.pids_free
-    if free is not None and free < least:
-        look = on_node(node, "cat /proc/self/cgroup; systemctl show user.slice -p TasksMax")
-        return warn(f"a control group allows {free} more processes", look)
+    if facts.user == "root":
+        return ok("root may start any number")
     if 0 <= limit < least:
         line = f"{facts.user or '*'} - nproc 65536"
         remedy = on_node(node, f"echo '{line}' | sudo tee /etc/security/limits.d/90-nproc.conf", terminal=True)
@@ -74,7 +79,7 @@ def check_logout(node: Node, facts: Facts, settings: Settings) -> Seen:
         why = facts.why_unknown("session")
         return unknown(why) if why else ok("no logind")
     if facts.session.kill_at_logout:
-        keep = "printf '[Login]\\nKillUserProcesses=no\\n' | sudo tee /etc/systemd/logind.conf.d/90-keep.conf"
+        keep = "printf '[Login]\\nKillUserProcesses=no\\n' | sudo tee /etc/systemd/logind.conf.d/zz-keep.conf"
         command = f"sudo mkdir -p /etc/systemd/logind.conf.d; {keep}; sudo systemctl restart systemd-logind"
         told = "logind ends every process of yours when you log out (KillUserProcesses=yes)"
         return warn(told, on_node(node, command, terminal=True))
@@ -90,130 +95,47 @@ def check_remove_ipc(node: Node, facts: Facts, settings: Settings) -> Seen:
     if facts.session.remove_ipc is None:
         why = facts.why_unknown("session")
         return unknown(why) if why else ok("no logind")
-    # The user counts as logged out as soon as no session and no lingering manager is left.
-    leaves = facts.session.kill_at_logout or facts.session.user_scope
-    if facts.session.remove_ipc and leaves and facts.user != "root" and not facts.session.linger:
-        remedy = on_node(node, f"sudo loginctl enable-linger {shlex.quote(facts.user)}", terminal=True)
-        return warn("logind removes your files in /dev/shm when you log out (RemoveIPC=yes)", remedy)
-    return ok("it stays while a process of yours lives")
-
-
-def check_tmp(node: Node, facts: Facts, settings: Settings) -> Seen:
-    """The folder for temporary files can be used."""
-    tmp = facts.session.temporary
-    if tmp is None:
-        return unknown(facts.why_unknown("session") or "not told")
-    path = shlex.quote(tmp.path)
-    if tmp.exists is False:
-        return fail(f"TMPDIR={tmp.path} is not there", on_node(node, f"mkdir -p {path}"))
-    if tmp.writable is False:
-        return fail(f"{tmp.path} cannot be written", on_node(node, f"sudo chmod 1777 {path}", terminal=True))
-    look = on_node(node, f"df -h {path}")
-    seen = f"{tmp.free_gib or 0:.2f} GiB free at {tmp.path}"
-    free_gib = float("inf") if tmp.free_gib is None else tmp.free_gib
-    if tmp.noexec and free_gib >= threshold(settings, "tmp", "fail_gib"):
-        remount = on_node(node, f"sudo mount -o remount,exec {path}", terminal=True)
-        return warn(f"nothing may be executed at {tmp.path}: what torch.compile and Triton build there", remount)
-    if free_gib < threshold(settings, "tmp", "warn_gib"):
-        return (fail if free_gib < threshold(settings, "tmp", "fail_gib") else warn)(seen, look)
-    return ok(seen)
-
-
-def check_socket_path(node: Node, facts: Facts, settings: Settings) -> Seen:
-    """Sockets of data loader workers fit below the folder for temporary files."""
-    del settings
-    tmp = facts.session.temporary
-    if tmp is None:
-        return unknown(facts.why_unknown("session") or "not told")
-    length = len(tmp.path.encode()) + LISTENER
-    if length > LONGEST_SOCKET:
-        told = f"TMPDIR has {len(tmp.path)} characters: a socket below it would have {length} of {LONGEST_SOCKET}"
-        return warn(
-            told, f"--env TMPDIR=/tmp; it comes from: {on_node(node, 'grep -s TMPDIR ~/.bashrc /etc/environment')}"
-        )
-    return ok(f"{length} of {LONGEST_SOCKET} characters")
-
-
-def check_run_folder(node: Node, facts: Facts, settings: Settings) -> Seen:
-    """Our folder in HOME is one, or can be made."""
-    del settings
-    kind = facts.session.run_folder
-    if not kind:
-        return unknown(facts.why_unknown("session") or "not told")
-    if kind in ("folder", "missing"):
-        return ok("it is there" if kind == "folder" else "it will be made")
-    return fail(f"~/.aorta is {kind}", on_node(node, "mv ~/.aorta ~/.aorta.old"))
+    if not facts.session.remove_ipc or facts.session.linger:
+        return ok("logind leaves it alone")
+    # A user counts as logged in while a process is left in a session that logind knows.
+    if facts.session.of_logind and not facts.session.kill_at_logout:
+        return ok("it stays while a process of yours lives")
+    remedy = on_node(node, f"sudo loginctl enable-linger {shlex.quote(facts.user)}", terminal=True)
+    return warn("logind removes your files in /dev/shm when you log out (RemoveIPC=yes)", remedy)
 
 
 def check_supervisor(node: Node, facts: Facts, settings: Settings) -> Seen:
     """The kernel and the Python that run our own programs have what they need."""
     del settings
-    if not facts.kernel:
-        return unknown(facts.why_unknown("identity") or "not told")
-    figures = tuple(int(part) for part in facts.kernel.split("-")[0].split(".")[:2] if part.isdigit())
-    if figures < (5, 3):
-        newer = "sudo apt-get install -y linux-image-amd64 && sudo reboot"
-        return fail(f"kernel {facts.kernel} is older than 5.3", on_node(node, newer, terminal=True))
+    trouble = facts.session.pidfd_trouble
+    if trouble is None:
+        return unknown(facts.why_unknown("session") or "not told")
+    if trouble:
+        what = f"kernel {facts.kernel} gives no handles of processes (pidfd_open: {trouble})"
+        if facts.session.container:
+            return fail(f"{what}, or the container forbids it", "docker run --security-opt seccomp=unconfined")
+        kernel = "linux-generic" if "ubuntu" in facts.os.lower() else "linux-image-$(dpkg --print-architecture)"
+        command = f"{install(facts, kernel)} && sudo reboot" if "apt-get" in install(facts, kernel) else "uname -a"
+        return fail(f"{what}; Linux has them from 5.3 on", on_node(node, command, terminal=True))
     if facts.session.missing_modules:
         names = ", ".join(facts.session.missing_modules)
         remedy = on_node(node, install(facts, "python3"), terminal=True)
         return fail(f"{facts.control_python} has no {names}", remedy)
-    return ok(f"kernel {facts.kernel}, Python {facts.control_version}")
-
-
-def check_commands(node: Node, facts: Facts, settings: Settings) -> Seen:
-    """Programs that the run requires are on the PATH."""
-    if not settings.require_commands:
-        return skip("launch.require_commands names none")
-    if facts.why_unknown("session"):
-        return unknown(facts.why_unknown("session"))
-    missing = [name for name in settings.require_commands if not facts.session.commands.get(name)]
-    if missing:
-        remedy = on_node(node, install(facts, " ".join(shlex.quote(name) for name in missing)), terminal=True)
-        return fail(f"not on the PATH: {', '.join(missing)}", remedy)
-    return ok(", ".join(facts.session.commands[name] for name in settings.require_commands))
+    where = f", in a container ({facts.session.container})" if facts.session.container else ""
+    return ok(f"kernel {facts.kernel}, Python {facts.control_version}{where}")
 
 
 CHECKS = (
     Check(
-        name="run-folder",
-        looks_at="~/.aorta, where a run keeps its state and logs",
-        why="the supervisor could not make its run folder",
-        fails="it is something else than a folder of yours",
-        each=check_run_folder,
-    ),
-    Check(
         name="supervisor",
-        looks_at="kernel, and modules of the Python that runs our own programs",
+        looks_at="handles of processes, and modules of the Python that runs our own programs",
         why="the supervisor would not start",
         fails="the kernel is older than 5.3, or a module is missing",
         each=check_supervisor,
     ),
     Check(
-        name="commands",
-        looks_at="launch.require_commands",
-        why="a rank would fail when it calls one",
-        fails="one is not on the PATH",
-        each=check_commands,
-    ),
-    Check(
-        name="tmp",
-        looks_at="TMPDIR, else /tmp",
-        why="torch.compile, data loaders and caches write there",
-        fails="it is missing, cannot be written, or has less than {fail_gib:g} GiB",
-        warns="nothing may be executed there, or less than {warn_gib:g} GiB",
-        each=check_tmp,
-    ),
-    Check(
-        name="socket-path",
-        looks_at="length of TMPDIR",
-        why="data loader workers end with: AF_UNIX path too long",
-        warns="a socket below it would be longer than 107 characters",
-        each=check_socket_path,
-    ),
-    Check(
         name="memlock",
-        looks_at="memory that this session may lock",
+        looks_at="memory that this session may lock, which the agent asks for",
         why="NCCL cannot register memory with RDMA devices",
         fails="less than {fail_mib:g} MiB, and there are RDMA ports",
         warns="limited, and there are RDMA ports",
@@ -242,7 +164,7 @@ CHECKS = (
     ),
     Check(
         name="remove-ipc",
-        looks_at="logind: RemoveIPC",
+        looks_at="logind: RemoveIPC, for users from 1000 on",
         why="data loaders lose their shared memory in the middle of a run",
         warns="shared memory is removed at log-out",
         each=check_remove_ipc,

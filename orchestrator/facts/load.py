@@ -13,6 +13,8 @@ class MemberFacts(FactGroup):
     index: int | None = None
     """Of the GPU, as the driver counts; None on processors."""
     trouble: str = ""
+    spared: str = ""
+    """Why nothing was put on it."""
     model: str = ""
     threads: int | None = None
     tflops: float | None = None
@@ -24,10 +26,12 @@ class MemberFacts(FactGroup):
     repeats: int = 0
     different: int = 0
     """Repeats of the same product whose bits were not the first one's."""
+    digest: str = ""
+    """Of the first product of a GPU: equal ones give equal bits."""
 
 
 class GpuGauge(FactGroup):
-    """What a GPU showed under the load: the highest of each."""
+    """What a GPU showed under the load: the middle clock, and the highest of the rest."""
 
     index: int
     clock_mhz: int | None = None
@@ -47,9 +51,11 @@ class ForeignProcess(FactGroup):
 
 
 class Gauges(FactGroup):
-    """What one node showed under the load."""
+    """What one node showed under one kind of load."""
 
     node_rank: int
+    load: str = ""
+    """compute, memory or host."""
     trouble: str = ""
     took_s: float = 0.0
     busy_share: float | None = None
@@ -57,6 +63,15 @@ class Gauges(FactGroup):
     held_s: float | None = None
     """For how long a control group held its processes back."""
     quota_cores: float | None = None
+    cores: int | None = None
+    """Of the whole machine, which the busy share is of."""
+    ours_cores: float | None = None
+    """What the load itself took."""
+    clock_mhz: int | None = None
+    """The middle clock of the processors."""
+    clock_max_mhz: int | None = None
+    hot_events: int = 0
+    """How often processors slowed down because of heat."""
     foreign: tuple[ForeignProcess, ...] = ()
     gpus: tuple[GpuGauge, ...] = ()
 

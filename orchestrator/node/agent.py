@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
+import resource
 import signal
 import subprocess
 from typing import Any
 
 from orchestrator.node import processes
+
+NOFILE = 65536
+"""As many open files as ranks get where the system lets them have more."""
+UNLIMITED = resource.RLIM_INFINITY
 
 
 def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -30,10 +35,22 @@ def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
 def before_agent() -> None:
     """Between fork and exec: die with the supervisor, and before it when memory runs out."""
     processes.die_with_parent()
+    raise_limits()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("200")
+
+
+def raise_limits() -> None:
+    """Use what this session may have: most systems give few open files, and as many as one asks for."""
+    for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_MEMLOCK):
+        soft, hard = resource.getrlimit(kind)
+        # Some programs go through all numbers that a file could have.
+        most = NOFILE if kind == resource.RLIMIT_NOFILE and (hard == UNLIMITED or hard > NOFILE) else hard
+        if soft != UNLIMITED and (most == UNLIMITED or most > soft):
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, (most, hard))
 
 
 def environment_of(order: dict[str, Any]) -> dict[str, str]:

@@ -105,6 +105,7 @@ class Worker:
 def die_with_engine() -> None:
     """Between fork and exec: a process of ours never outlives us."""
     processes.die_with_parent(signal.SIGKILL)
+    agent.raise_limits()
 
 
 class Engine:

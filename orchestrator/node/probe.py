@@ -54,6 +54,7 @@ GROUPS: Tuple[Tuple[str, Callable[[Facts], Facts], float], ...] = (
     ("session.run-folder", probe_session.probe_run_folder, 5.0),
     ("session.commands", probe_session.probe_commands, 5.0),
     ("system", probe_system.probe_system, 6.0),
+    ("system.troubles", probe_system.probe_kernel_log, 6.0),
     ("system.mounts", probe_system.probe_mounts, 5.0),
     ("system.shm", probe_system.probe_shm, 5.0),
     ("system.load", probe_work.probe_work, 5.0),

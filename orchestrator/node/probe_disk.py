@@ -36,7 +36,6 @@ def probe_home(request: Facts) -> Facts:
     """Say where HOME is and whether our folder in it can be written, without writing."""
     del request
     home = os.path.expanduser("~")
-    ours = existing_parent(os.path.join(home, ".aorta", "runs"))
-    # Where HOME itself is missing, the nearest folder is one above it, and no place of ours.
-    inside = os.path.isdir(home)
-    return {"home": home, "home_writable": inside and os.access(ours, os.W_OK | os.X_OK)}
+    # Where our folder is there already, HOME itself need not be written.
+    enough = os.X_OK if os.path.isdir(os.path.join(home, ".aorta")) else os.W_OK | os.X_OK
+    return {"home": home, "home_writable": os.path.isdir(home) and os.access(home, enough)}

@@ -108,7 +108,9 @@ def probe_limits(request: Facts) -> Facts:
         "nofile": resource.RLIMIT_NOFILE,
         "nofile_hard": resource.RLIMIT_NOFILE,
         "memlock": getattr(resource, "RLIMIT_MEMLOCK", None),
+        "memlock_hard": getattr(resource, "RLIMIT_MEMLOCK", None),
         "nproc": getattr(resource, "RLIMIT_NPROC", None),
+        "nproc_hard": getattr(resource, "RLIMIT_NPROC", None),
     }
     limits: Dict[str, int] = {}
     for name, kind in kinds.items():

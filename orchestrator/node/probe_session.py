@@ -169,8 +169,10 @@ def kind_of_run_folder(path: str) -> str:
         return "missing"
     except OSError:
         return "in a folder that cannot be entered"
-    if not stat.S_ISDIR(mode):
-        return "no folder"
+    return _judge_folder(path) if stat.S_ISDIR(mode) else "no folder"
+
+
+def _judge_folder(path: str) -> str:
     runs = os.path.join(path, "runs")
     if os.path.lexists(runs) and not os.path.isdir(runs):
         return "a folder whose runs is no folder"

@@ -1,4 +1,4 @@
-"""The machine under the session: load, mounts, what the kernel has told, stuck processes, switches of the kernel."""
+"""The machine under the session: mounts, what the kernel has told, switches of the kernel, what lies in shared memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS = re.compile(r"(torch_|nccl-|sem\.|psm_|cuda\.shm\.|gloo)")
 STALE_S = 600.0
 """A file that is being made has no holder for a moment; one so old has none any more."""
 MARKS = re.compile(
-    rb"memory|oom|error|nvme|EXT4|XFS|BTRFS|nfs|Lustre|avc:|apparmor|read-only|Hardware|EDAC|blocked for|stall|lockup",
+    rb"memory|oom|error|nvme|EXT4|XFS|BTRFS|nfs|Lustre|avc:|apparmor|read-only|Hardware|EDAC|blocked for|stall|lockup|failed command",
     re.IGNORECASE,
 )
 TROUBLES = (
@@ -40,7 +40,13 @@ TROUBLES = (
         ),
     ),
     ("network file system", re.compile(r"nfs: server .* not responding|Lustre.*(timed out|Connection .* lost)")),
-    ("hardware", re.compile(r"\[Hardware Error\]|EDAC .*\bUE\b|Uncorrected.*PCIe|AER: .*(Fatal|Uncorrect)")),
+    (
+        "hardware",
+        re.compile(
+            r"\[Hardware Error\].*(severity: (fatal|recoverable)|Uncorrected|context corrupt|\|UE\|)"
+            r"|EDAC .*\bUE\b|AER: Uncorrected \(Fatal\)"
+        ),
+    ),
     ("stall", re.compile(r"soft lockup|hard LOCKUP|self-detected stall|blocked for more than \d+ seconds")),
     (
         "denied",
@@ -49,20 +55,17 @@ TROUBLES = (
         ),
     ),
 )
-HARMLESS = re.compile(r"\b(fd|sr|loop)\d+\b|hardware error .*corrected|: Corrected error", re.IGNORECASE)
+HARMLESS = re.compile(r"\b(fd|sr|loop)\d+\b")
 """An empty drive and a removed image complain too."""
 
 
 def probe_system(request: Facts) -> Facts:
     """Read the state of the machine; each part that cannot be read is left out."""
     del request
-    troubles, why = read_troubles()
-    unknown = {"system.troubles": why} if why else {}
     memory = parse_meminfo(read_text("/proc/meminfo"))
     swapped = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
     facts: Facts = {
         "uptime_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 1),
-        "troubles": None if why else troubles,
         "selinux": {"1": "enforcing", "0": "permissive"}.get(read_text("/sys/fs/selinux/enforce"), ""),
         "reboot": read_reboot(),
         "overcommit": whole("/proc/sys/vm/overcommit_memory"),
@@ -71,7 +74,14 @@ def probe_system(request: Facts) -> Facts:
         "governor": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "scaling_driver": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
     }
-    return {"system": facts, "unknown": unknown}
+    return {"system": facts}
+
+
+def probe_kernel_log(request: Facts) -> Facts:
+    """Say what trouble the kernel has told of since boot, or why that cannot be read."""
+    del request
+    troubles, why = read_troubles()
+    return {"unknown": {"system.troubles": why}} if why else {"system": {"troubles": troubles}}
 
 
 def whole(path: str) -> Optional[int]:
@@ -114,9 +124,14 @@ def mount_options(text: str) -> Dict[str, List[str]]:
     return found
 
 
+def is_worth_reading(part: bytes) -> bool:
+    """Tell whether a record of the kernel may be one of trouble; most are of the level "info", which never is."""
+    return not part.startswith((b"6,", b"7,")) and MARKS.search(part) is not None
+
+
 def read_troubles() -> Tuple[List[Facts], str]:
     """Read what the kernel has told of memory, disks and file systems; or why it cannot be read."""
-    lines, why = kernel_log.read_lines(lambda part: MARKS.search(part) is not None)
+    lines, why = kernel_log.read_lines(is_worth_reading)
     return fold_troubles(lines, time.clock_gettime(time.CLOCK_MONOTONIC)), why
 
 
@@ -125,7 +140,7 @@ def fold_troubles(lines: Iterable[Tuple[float, str]], now: float) -> List[Facts]
     found: Dict[str, Facts] = {}
     for moment, text in lines:
         kind = next((name for name, pattern in TROUBLES if pattern.search(text)), None)
-        if kind is not None and not (kind in ("disk", "hardware") and HARMLESS.search(text)):
+        if kind is not None and not (kind == "disk" and HARMLESS.search(text)):
             count = found.get(kind, {}).get("count", 0) + 1
             found[kind] = {"kind": kind, "age_s": round(max(0.0, now - moment), 1), "text": text[:200], "count": count}
     return list(found.values())

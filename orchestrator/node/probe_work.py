@@ -16,7 +16,9 @@ BUSY_SHARE = 0.25
 LOOK_S = 0.4
 STUCK_LOOK_S = 1.0
 MOST = 5
-WAITS = re.compile(r"nfs|rpc|nvidia|^nv_|os_acquire|amdgpu|kfd|amdkfd|lustre|ldlm|ptlrpc|ceph|fuse|gpfs|cifs|smb|beegfs")
+WAITS = re.compile(
+    r"nfs|rpc|nvidia|^nv_|os_acquire|amdgpu|kfd|amdkfd|lustre|ldlm|ptlrpc|ceph|fuse|gpfs|cifs|smb|beegfs"
+)
 HIDDEN = ("", "0")
 """What the kernel says of a wait that is not ours to see."""
 

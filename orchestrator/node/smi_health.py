@@ -193,7 +193,7 @@ def parse_amd_health(listed: str, static: str, metric: str, pages: str = "") -> 
                 "uuid": str(entry.get("uuid", "")),
                 "pci": pci_address(str(entry.get("bdf", ""))),
                 "vbios": str(read_inner(more, "vbios", "version") or ""),
-                "throttle": _amd_throttle(now),
+                "throttle": amd_throttle(now),
                 "temperature_c": next((one for one in hottest if one is not None), None),
                 "memory_temperature_c": _value(now, "temperature", "mem"),
                 "power_limit_w": power,
@@ -212,7 +212,8 @@ def _by_gpu(text: str) -> Dict[int, Facts]:
         return {}
 
 
-def _amd_throttle(now: Facts) -> Optional[List[str]]:
+def amd_throttle(now: Facts) -> Optional[List[str]]:
+    """Give the reasons for slow clocks that are active; None where the tool does not tell."""
     told = read_inner(now, "throttle")
     if isinstance(told, dict):
         known = {key: switch(str(told.get(key))) for key in AMD_REASONS}

@@ -10,12 +10,11 @@ from rich.text import Text
 from orchestrator.checks.collectives import bus_gbs
 from orchestrator.facts import Survey
 from orchestrator.facts.collectives import CollectivesFacts, WorldFacts
-from orchestrator.facts.load import LoadFacts
+from orchestrator.output.load_table import render_load
 from orchestrator.output.table import align_cells
 from orchestrator.values import Node
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-MOST_MEMBERS = 16
 MOST_PAIRS = 8
 """Of more nodes the matrix does not fit a screen; the findings and the JSON document have it all."""
 
@@ -33,35 +32,6 @@ def render_measured(nodes: Sequence[Node], survey: Survey) -> list[RenderableTyp
     if survey.load is not None and survey.load.members:
         parts += [Text(), *render_load(nodes, survey.load)]
     return parts
-
-
-def render_load(nodes: Sequence[Node], load: LoadFacts) -> list[Text]:
-    """Render the rates of every GPU, or of the processors of every node, the slowest first."""
-    on_gpus = load.device == "cuda"
-    heads = [
-        "node",
-        *(["GPU"] if on_gpus else []),
-        "TFLOPS",
-        "memory GB/s",
-        *(["to and from GPU GB/s"] if on_gpus else []),
-    ]
-    table = [[Text(head, "bold") for head in heads]]
-    shown = sorted(load.members, key=lambda member: (member.model, member.tflops or 0.0))[:MOST_MEMBERS]
-    for member in shown:
-        cells = [
-            f"{member.node_rank} {nodes[member.node_rank].name}",
-            *([str(member.local_rank if member.index is None else member.index)] if on_gpus else []),
-        ]
-        cells += [member.trouble or _rate(member.tflops), _rate(member.memory_gbs)]
-        cells += [f"{_rate(member.to_device_gbs)} {_rate(member.from_device_gbs)}"] if on_gpus else []
-        table.append([Text(cell) for cell in cells])
-    more = len(load.members) - len(shown)
-    rest = [Text(f"and {more} faster ones", "dim")] if more else []
-    return [Text("under load, the slowest first"), *align_cells(table), *rest]
-
-
-def _rate(rate: float | None) -> str:
-    return "?" if rate is None else f"{rate:.4g}"
 
 
 def render_world(nodes: Sequence[Node], world: WorldFacts, device: str) -> list[Text]:

@@ -50,8 +50,7 @@ class _Level:
         self.ranks = range(len(crew.nodes))
         self.counts = [crew.processes(rank) for rank in self.ranks]
         self.firsts = build_first_ranks(self.counts)
-        on_gpus = all(fact.gpus and (fact.torch_cuda or fact.torch_hip) for fact in crew.facts)
-        self.device = "cuda" if on_gpus else "cpu"
+        self.device = crew.device
         self.worlds = 0
 
     def run(self) -> CollectivesFacts:

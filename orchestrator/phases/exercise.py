@@ -46,9 +46,20 @@ class Crew:
     places: Sequence[Place]
     settings: Settings
     env: tuple[EnvValue, ...] = ()
+    alone: bool = False
+    """One process a node, whatever a launch would start there."""
+
+    @property
+    def device(self) -> str:
+        """What the processes work on: a GPU each where every node has some and the run wants them, else processors."""
+        wanted = self.settings.nproc_per_node != "cpu"
+        able = all(fact.gpus and (fact.torch_cuda or fact.torch_hip) for fact in self.facts)
+        return "cuda" if wanted and able else "cpu"
 
     def processes(self, node_rank: int) -> int:
         """Count the processes of a node: one a GPU, as a launch would; without GPUs one is enough, unless said."""
+        if self.alone:
+            return 1
         node, facts = self.nodes[node_rank], self.facts[node_rank]
         if not facts.gpus and node.slots is None and not self.settings.nproc_per_node.isdecimal():
             return 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from orchestrator.checks.catalogue import CATALOGUE
 from orchestrator.facts import Survey
 from orchestrator.facts.collectives import CollectivesFacts
 from orchestrator.facts.load import LoadFacts
 from orchestrator.phases.collectives import run_collectives
 from orchestrator.phases.exercise import Crew
 from orchestrator.phases.load import run_load
+from orchestrator.settings import Settings
 from orchestrator.values import Finding
 
 NEEDED = (
@@ -34,5 +36,14 @@ def measure_levels(
     if broken is not None or not crew.places:
         why = f"not run: {broken.check if broken else 'addresses'} failed"
         return survey.model_copy(update={"collectives": CollectivesFacts(not_run=why), "load": LoadFacts(not_run=why)})
-    survey = survey.model_copy(update={"collectives": run_collectives(crew, tell)})
-    return survey.model_copy(update={"load": run_load(crew, tell)}) if level > 1 else survey
+    if is_wanted(1, crew.settings):
+        survey = survey.model_copy(update={"collectives": run_collectives(crew, tell)})
+    if level > 1 and is_wanted(2, crew.settings):
+        survey = survey.model_copy(update={"load": run_load(crew, tell)})
+    return survey
+
+
+def is_wanted(level: int, settings: Settings) -> bool:
+    """Tell whether a level has a check that --only leaves; else its time can be saved."""
+    names = {check.name for check in CATALOGUE if check.level == level}
+    return not settings.checks_only or not names.isdisjoint(settings.checks_only)

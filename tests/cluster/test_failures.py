@@ -166,7 +166,8 @@ def test_a_master_port_that_is_taken_is_found_before_the_start(nodes3: Cluster, 
 
 THIEF = """
 import socket, sys, time
-port = int(sys.argv[1])
+print("ready", flush=True)
+port = int(sys.stdin.readline())
 while True:
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -186,12 +187,21 @@ time.sleep(600)
 def test_a_port_that_is_taken_between_check_and_start_costs_another_start(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2])
     scene.write("hello.py", 'print("hello")\n')
-    launcher = scene.start("hello.py")
-    launcher.wait_for_text("rendezvous at", 60)
-    port = launcher.stderr.split(" port ")[1].split()[0]
+    # Its start takes longer than a run of a stand-in: it is up before, and only the port is missing.
     thief = subprocess.Popen(
-        ["nsenter", "-t", str(nodes3.pid(1)), "-n", "python3", "-c", THIEF, port], stdout=subprocess.PIPE
+        ["nsenter", "-t", str(nodes3.pid(1)), "-n", "python3", "-c", THIEF],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
+    assert thief.stdin is not None
+    assert thief.stdout is not None
+    assert thief.stdout.readline() == "ready\n"
+    launcher = scene.start("hello.py")
+    launcher.wait_for_text(" port ", 60)
+    port = launcher.stderr.split(" port ")[1].split()[0]
+    thief.stdin.write(f"{port}\n")
+    thief.stdin.flush()
     try:
         done = launcher.wait(90)
         assert done.exit_code == 0, done

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import cgroups, probe_interfaces, probe_session, probe_system
+from orchestrator.node import cgroups, probe_interfaces, probe_system, probe_work, processes
 from orchestrator.node.kernel_log import parse_dmesg
 
 
@@ -46,26 +46,6 @@ def test_limits_of_control_groups_of_version_1(tmp_path: Path) -> None:
     assert cgroups.free_pids(own, str(tmp_path)) is None
 
 
-def test_settings_of_logind() -> None:
-    text = "[Login]\n#KillUserProcesses=no\nKillUserProcesses=Yes\n ; x\nRemoveIPC = no\n"
-    assert probe_session.parse_settings(text) == {"KillUserProcesses": "yes", "RemoveIPC": "no"}
-
-
-@pytest.mark.parametrize(
-    ("make", "kind"),
-    [
-        (lambda path: path.write_text(""), "no folder"),
-        (lambda path: path.symlink_to(path.parent / "gone"), "a link to nothing"),
-        (lambda path: path.mkdir(), "folder"),
-        (lambda _: None, "missing"),
-        (lambda path: put(path, "runs", ""), "a folder whose runs is no folder"),
-    ],
-)
-def test_what_lies_where_our_folder_is(tmp_path: Path, make: object, kind: str) -> None:
-    make(tmp_path / ".aorta")  # type: ignore[operator]
-    assert probe_session.kind_of_run_folder(str(tmp_path / ".aorta")) == kind
-
-
 def test_options_of_mounts() -> None:
     text = "/dev/sda1 / ext4 rw,relatime 0 0\ntmpfs /tmp\\040x tmpfs rw,noexec,nosuid 0 0\n/dev/sdb / ext4 ro 0 0\n"
     assert probe_system.mount_options(text) == {"/": ["ro"], "/tmp x": ["rw", "noexec", "nosuid"]}
@@ -85,6 +65,98 @@ def test_troubles_of_the_kernel_are_folded_by_kind() -> None:
     assert "sector 2" in found["disk"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("nvme nvme0: I/O 12 QID 3 timeout, aborting", "disk"),
+        ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "disk"),
+        ("ata1.00: failed command: READ FPDMA QUEUED", "disk"),
+        ("EXT4-fs error (device sda1): ext4_find_entry:1463: inode #2", "file system"),
+        ("XFS (nvme0n1p1): Log I/O Error Detected. Shutting down filesystem", "file system"),
+        ("EXT4-fs (sda1): Remounting filesystem read-only", "file system"),
+        ("Memory cgroup out of memory: Killed process 812 (python3) total-vm:9kB", "memory"),
+        ("Lustre: data-OST0000: Connection to data-OST0000 (at 10.0.0.1@tcp) was lost", "network file system"),
+        (
+            "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 17: dc2040000000011b, Processor context corrupt",
+            "hardware",
+        ),
+        ("{1}[Hardware Error]: event severity: recoverable", "hardware"),
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 23s! [python3:77]", "stall"),
+        ("INFO: task python3:812 blocked for more than 120 seconds.", "stall"),
+        ('audit: apparmor="DENIED" operation="open" profile="/usr/sbin/sshd" name="/x"', "denied"),
+        # What an ordinary machine says at its start.
+        ("nvme nvme0: Shutdown timeout set to 8 seconds", None),
+        ("nvme nvme0: 8/0/0 default/read/poll queues", None),
+        ("blk_update_request: I/O error, dev fd0, sector 0 op 0x0:(READ)", None),
+        ("Buffer I/O error on dev sr0, logical block 0, async page read", None),
+        ("{1}[Hardware Error]: event severity: corrected", None),
+        ("mce: [Hardware Error]: Machine check events logged", None),
+        ("EDAC MC0: Giving out device to module skx_edac", None),
+        ("pcieport 0000:00:1c.0: AER: enabled with IRQ 24", None),
+        ("RAS: Correctable Errors collector initialized.", None),
+        ("EXT4-fs (sda1): mounted filesystem with ordered data mode. Opts: errors=remount-ro", None),
+        ('audit: apparmor="DENIED" operation="open" profile="snap.firefox" comm="firefox"', None),
+        ("systemd[1]: Listening on Journal Socket", None),
+    ],
+)
+def test_what_counts_as_trouble(line: str, kind: str | None) -> None:
+    assert [one["kind"] for one in probe_system.fold_troubles([(1.0, line)], 2.0)] == ([kind] if kind else [])
+    if kind:
+        assert probe_system.MARKS.search(line.encode()), "the line would not be read at all"
+
+
+def glance(used: int = 0, state: str = "S", ticks: int = 5, *, kernel: bool = False) -> probe_work.Glance:
+    return probe_work.Glance(ticks, state, kernel, used)
+
+
+def test_a_line_of_proc_stat_with_an_odd_name() -> None:
+    fields = ["D", "1", "2", "3", "0", "-1", "2129984", "0", "0", "0", "0", "40", "2"] + ["0"] * 6 + ["777", "9"]
+    found = probe_work.parse_stat("12 (a) (b) S) " + " ".join(fields))
+    assert found == probe_work.Glance(777, "D", kernel=True, used=42)
+    assert probe_work.parse_stat("") is None
+    assert probe_work.parse_stat("12 (cut of") is None
+
+
+def test_who_keeps_the_processors_busy_is_named_and_nobody_who_took_an_old_pid() -> None:
+    rate = os.sysconf("SC_CLK_TCK")
+    me = os.getpid()
+    first = {1: glance(100), 2: glance(100), 3: glance(0), me: glance(0)}
+    again = {1: glance(100 + rate), 2: glance(100), 3: glance(9 * rate, ticks=6), 4: glance(rate), me: glance(rate)}
+    found = probe_work.name_busy(first, again, 2.0)
+    assert [(one["pid"], one["cores"]) for one in found] == [(1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("switches", "waits_in", "stuck", "unknown"),
+    [
+        (("7", "7"), "rpc_wait_bit_killable", [33], False),
+        (("7", "7"), "os_acquire_rwlock_write", [33], False),
+        (("7", "8"), "rpc_wait_bit_killable", [], False),
+        (("7", "7"), "io_schedule", [], False),
+        (("7", "7"), "0", None, True),
+        (("", ""), "rpc_wait_bit_killable", [], False),
+    ],
+)
+def test_stuck_is_what_has_not_run_between_two_looks(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    switches: tuple[str, str],
+    waits_in: str,
+    stuck: list[int] | None,
+    unknown: bool,
+) -> None:
+    looks = iter(switches)
+    monkeypatch.setattr(probe_work, "STUCK_LOOK_S", 0.0)
+    monkeypatch.setattr(probe_work, "waiting", lambda: [33])
+    monkeypatch.setattr(probe_work, "switches_of", lambda _: next(looks, switches[1]))
+    monkeypatch.setattr(probe_work, "read_text", lambda _: waits_in)
+    monkeypatch.setattr(processes, "command_of", lambda _: "ls /data")
+    answer = probe_work.probe_stuck({})
+    found = answer["system"]["stuck"]
+    assert (None if found is None else [one["pid"] for one in found]) == stuck
+    assert ("system.stuck" in answer.get("unknown", {})) is unknown
+
+
 def test_old_files_in_shared_memory_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe_system, "SHM", str(tmp_path))
     for name in ("torch_1", "nccl-held", "torch_new", "other"):
@@ -101,10 +173,10 @@ def test_ufw_is_on_or_off() -> None:
 
 
 def test_this_machine_answers_everything_without_an_error() -> None:
-    session = probe_session.probe_session({"require_commands": ["sh", "no-such-command"]})["session"]
-    assert session["commands"]["sh"].endswith("/sh")
-    assert session["commands"]["no-such-command"] == ""
-    assert session["temporary"]["exists"]
-    answer = probe_system.probe_system({})
-    assert answer["system"]["cores"] == os.cpu_count()
+    system = probe_system.probe_system({})["system"]
+    assert system["overcommit"] in (0, 1, 2)
+    assert system["uptime_s"] > 0
+    assert probe_work.probe_work({})["system"]["cores"] == os.cpu_count()
+    log = probe_system.probe_kernel_log({})
+    assert "system" in log or log["unknown"]["system.troubles"]
     assert {one["role"] for one in probe_system.probe_mounts({})["system"]["mounts"]} == {"HOME", "workdir"}

@@ -122,19 +122,24 @@ def spawn_node(spec: Spec, k: int) -> subprocess.Popen[bytes]:
 def join_cgroup(spec: Spec, k: int, pid: int) -> None:
     """Put a process under the node's share of the processor, if it has one."""
     share = dict(spec.cpus).get(k)
-    if share is None:
-        return
-    group = CGROUPS / "cpu" / f"{spec.tag}-n{k}"
+    if share is not None:
+        (give_share(spec, k, share) / "cgroup.procs").write_text(str(pid))
+
+
+def give_share(spec: Spec, k: int, cores: float) -> Path:
+    """Give a node so many cores, or a part of one; also while its processes run."""
     period_us = 100_000
+    quota_us = int(cores * period_us)
     if (CGROUPS / "cpu" / "cpu.cfs_quota_us").exists():
+        group = CGROUPS / "cpu" / f"{spec.tag}-n{k}"
         group.mkdir(exist_ok=True)
         (group / "cpu.cfs_period_us").write_text(str(period_us))
-        (group / "cpu.cfs_quota_us").write_text(str(int(share * period_us)))
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
     else:
         group = CGROUPS / f"{spec.tag}-n{k}"
         group.mkdir(exist_ok=True)
-        (group / "cpu.max").write_text(f"{int(share * period_us)} {period_us}")
-    (group / "cgroup.procs").write_text(str(pid))
+        (group / "cpu.max").write_text(f"{quota_us} {period_us}")
+    return group
 
 
 def start_on_loopback(spec: Spec) -> Pids:
