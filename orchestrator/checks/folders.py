@@ -27,6 +27,8 @@ def check_run_folder(node: Node, facts: Facts, settings: Settings) -> Seen:
         return unknown(facts.why_unknown("session.run-folder") or "not told")
     if kind in ("folder", "missing"):
         return ok("it is there" if kind == "folder" else "it will be made")
+    if any(mount.read_only and mount.role == "HOME" for mount in facts.system.mounts):
+        return skip("HOME is mounted read-only, see mounts")
     home = facts.home or "~"
     if kind.startswith(OURS_ALONE) and facts.home:
         owner = f"sudo chown -R {shlex.quote(facts.user)} {shlex.quote(home)}/.aorta"

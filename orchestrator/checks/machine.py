@@ -82,6 +82,8 @@ def check_home(node: Node, facts: Facts, settings: Settings) -> Seen:
     del settings
     if facts.home_writable is None:
         return unknown(facts.why_unknown("home") or "not told")
+    if any(mount.read_only and mount.role == "HOME" for mount in facts.system.mounts):
+        return skip("HOME is mounted read-only, see mounts")
     if not facts.home_writable:
         home = shlex.quote(facts.home)
         remedy = on_node(node, f"sudo install -d -o {shlex.quote(facts.user)} -m 755 {home}", terminal=True)
