@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.remedies import install_torch, on_node
+from orchestrator.checks.pip import pip_line, torch_line
+from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts
@@ -45,7 +46,7 @@ def compare_torch(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[See
         [fact.torch_version for fact in facts],
         nodes,
         "torch",
-        lambda rank, detail, usual: fail(detail, on_node(nodes[rank], install_torch(facts[rank].python, usual))),
+        lambda rank, detail, usual: fail(detail, torch_line(nodes[rank], facts[rank], usual)),
     )
 
 
@@ -71,7 +72,7 @@ def compare_cuda(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen
         [_runtime(fact) for fact in facts],
         nodes,
         "runtime",
-        lambda rank, detail, _: fail(detail, on_node(nodes[rank], install_torch(facts[rank].python, version or ""))),
+        lambda rank, detail, _: fail(detail, torch_line(nodes[rank], facts[rank], version or "")),
     )
 
 
@@ -86,17 +87,16 @@ def _runtime(facts: Facts) -> str | None:
 def compare_nccl(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
     """NCCL is the same version everywhere; different ones hang or fail without a word."""
     del settings
-    package = "nvidia-nccl-cu12"
     return compare(
         [fact.nccl_version for fact in facts],
         nodes,
         "NCCL",
         lambda rank, detail, usual: fail(
             detail,
-            on_node(
+            pip_line(
                 nodes[rank],
-                f"{facts[rank].python} -m pip install "
-                f"{package[:-2]}{(facts[rank].torch_cuda or '12').split('.')[0]}=={usual}",
+                facts[rank],
+                [f"nvidia-nccl-cu{(facts[rank].torch_cuda or '12').split('.')[0]}=={usual}"],
             ),
         ),
     )

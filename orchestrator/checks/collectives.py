@@ -1,4 +1,4 @@
-"""Judges level 1: processes, sums, worlds, bandwidth, and which node or link is bad."""
+"""Judges level 1: processes, worlds, sums and the network they use."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import shlex
 from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.remedies import install_torch, on_node
+from orchestrator.checks.pip import torch_line
+from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts, Survey
-from orchestrator.facts.collectives import WorldFacts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
 Answers = list[tuple[int | None, Seen]]
-LARGE = 1 << 20
 TWO = 2
-FASTEST_BUS_GBS = {"A100": 180.0, "H100": 440.0, "H200": 431.0, "MI300X": 310.0}
-"""all_reduce of 1 GiB over 8 GPUs of one machine: the least that platforms accept (Azure, OCI, gcm)."""
+OWN_PART = "its own part"
 
 
 def not_run(survey: Survey, facts: Sequence[Facts]) -> Answers:
@@ -44,7 +42,7 @@ def check_torch_import(nodes: Sequence[Node], facts: Sequence[Facts], survey: Su
             first = broken[0]
             answers.append((fact.node_rank, fail(f"local rank {first.local_rank}: {first.trouble}", look)))
         elif slowest > threshold(settings, "torch-import", "warn_s"):
-            remedy = on_node(node, f"{fact.python} -m compileall -q {fact.torch_folder}")
+            remedy = on_node(node, f"{shlex.quote(fact.python)} -m compileall -q {shlex.quote(fact.torch_folder)}")
             answers.append((fact.node_rank, warn(f"{slowest:.1f} s for the import of torch", remedy)))
         else:
             answers.append((fact.node_rank, ok(f"{slowest:.1f} s for the import, {len(mine)} on {_device(survey)}")))
@@ -69,7 +67,7 @@ def check_backend(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey,
         elif all(getattr(process, wanted) for process in mine):
             answers.append((fact.node_rank, ok(wanted)))
         else:
-            remedy = on_node(node, install_torch(fact.python))
+            remedy = torch_line(node, fact)
             answers.append((fact.node_rank, fail(f"this torch has no {wanted}", remedy)))
     return answers
 
@@ -77,65 +75,30 @@ def check_backend(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey,
 def check_world(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
     """All ranks form one world and reduce together."""
     del settings
-    if survey.collectives is None or survey.collectives.not_run:
+    found = survey.collectives
+    if found is None or found.not_run:
         return not_run(survey, facts)
-    world = survey.collectives.world
+    world = found.world
     if world is None:
         why = "one node" if len(nodes) < TWO else "torch did not answer everywhere"
         return [(None, skip(why))]
+    if world.formed and world.at_first:
+        again = "aorta-launch check --level 1"
+        return [
+            (rank, warn(f"only at the second try, with more time; first: {said}", again))
+            for rank, said in world.at_first
+        ]
     if world.formed and not world.troubles:
         return [(None, ok(f"{world.size} ranks on {len(nodes)} nodes"))]
-    look = "the checks pairs and links name the way that is closed; aorta-launch check --level 1 --all"
-    return [(rank, fail(f"no world of {world.size} ranks: {trouble}", look)) for rank, trouble in world.troubles] or [
-        (None, fail(f"no world of {world.size} ranks", look))
-    ]
-
-
-def check_alone(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
-    """The processes of each node reduce among themselves as fast as those of the others."""
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
-    worlds = {world.node_rank: world for world in survey.collectives.alone}
-    rates = [_bus_gbs(world) for world in worlds.values() if world.formed]
-    best = max(rates, default=0.0)
-    answers: Answers = []
-    for node, fact in zip(nodes, facts, strict=True):
-        world = worlds.get(fact.node_rank)
-        if world is None:
-            answers.append((fact.node_rank, skip("one process")))
-        elif not world.formed or world.troubles:
-            said = world.troubles[0][1] if world.troubles else "no answer"
-            answers.append(
-                (fact.node_rank, fail(f"its own {world.size} ranks do not reduce: {said}", _topology(node, fact)))
-            )
-        else:
-            answers.append((fact.node_rank, _judge_alone(node, fact, world, best, settings)))
-    return answers
-
-
-def _judge_alone(node: Node, fact: Facts, world: WorldFacts, best: float, settings: Settings) -> Seen:
-    rate = _bus_gbs(world)
-    detail = f"{rate:.2f} GB/s within the node"
-    usual = next((least for name, least in FASTEST_BUS_GBS.items() if fact.gpus and name in fact.gpus[0].model), 0.0)
-    if usual and world.size == 8 and rate < usual:  # noqa: PLR2004 - the figures are those of full machines
-        return warn(f"{detail}, {usual:g} GB/s are usual for 8 of {fact.gpus[0].model}", _topology(node, fact))
-    if rate < threshold(settings, "alone", "warn_share") * best:
-        return warn(f"{detail}, but {best:.2f} GB/s on another", _topology(node, fact))
-    return ok(detail)
-
-
-def _topology(node: Node, fact: Facts) -> str:
-    return on_node(node, {"nvidia": "nvidia-smi topo -m", "amd": "amd-smi topology"}.get(fact.gpu_kind, "uptime"))
-
-
-def _bus_gbs(world: WorldFacts) -> float:
-    rows = [row for row in world.rows if row.bytes >= LARGE]
-    return max((bus_gbs(row.bytes, row.seconds, world.size) for row in rows), default=0.0)
-
-
-def bus_gbs(size: int, seconds: float, ranks: int) -> float:
-    """Turn the time of an all_reduce into what each rank's link carried, 10^9 bytes a second, as nccl-tests does."""
-    return size / max(seconds, 1e-9) * 2 * (ranks - 1) / max(1, ranks) / 1e9
+    look = "aorta-launch check --level 1 --only world,links --all"
+    what = f"no world of {world.size} ranks"
+    if found.pairs and not any(pair.trouble for pair in found.pairs):
+        what += ", though each pair of nodes that was tried forms one"
+    if found.largest is not None:
+        # What grows with the size: open files, connections that a firewall keeps, a switch.
+        look = on_node(nodes[0], "ulimit -n; cat /proc/sys/net/netfilter/nf_conntrack_max")
+        what += f"; the first {found.largest} nodes do, {found.largest + 1} do not"
+    return [(rank, fail(f"{what}: {trouble}", look)) for rank, trouble in world.troubles] or [(None, fail(what, look))]
 
 
 def check_sums(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
@@ -148,41 +111,21 @@ def check_sums(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, se
     wrong: dict[int, str] = {}
     for world in measured:
         for rank, text in world.wrong:
-            wrong.setdefault(rank, text)
+            if rank not in wrong or OWN_PART in text:
+                wrong[rank] = text
     if not measured:
         return [(None, skip("no world has formed"))]
     if not wrong:
         return [(None, ok(f"exact on {len(nodes)} nodes"))]
+    # One wrong part makes the sum wrong for all: only its giver is to blame.
+    wrong = {rank: text for rank, text in wrong.items() if OWN_PART in text} or wrong
+    if len(wrong) == len(nodes) > 1:
+        every = ", ".join(sorted(set(wrong.values())))
+        return [(None, fail(f"wrong on every node: {every}", "aorta-launch check --level 2"))]
     return [
         (rank, fail(f"wrong: {text}", f"leave it out: --exclude {nodes[rank].name}"))
         for rank, text in sorted(wrong.items())
     ]
-
-
-def check_bandwidth(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
-    """Collectives over all nodes come near to what the interfaces can do."""
-    del nodes
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
-    world = survey.collectives.world
-    if world is None or not world.formed or not world.rows:
-        return [(None, skip("no world has formed"))]
-    rate = _bus_gbs(world)
-    least_ms = min(row.seconds for row in world.rows) * 1e3
-    detail = f"{rate:.3f} GB/s over all nodes, {least_ms:.2f} ms for the smallest"
-    speeds = [entry.speed_mbit for fact in facts for entry in fact.addresses if entry.speed_mbit]
-    # One process with gloo does not fill a fast link.
-    line = min(min(speeds, default=0) / 8000, threshold(settings, "bandwidth", "most_gbs"))
-    if line and survey.collectives.device == "cpu" and 0 < rate < threshold(settings, "bandwidth", "warn_share") * line:
-        return [
-            (
-                None,
-                warn(
-                    f"{detail}, the interfaces can do {line:g} GB/s", "aorta-launch check --level 1 --only links --all"
-                ),
-            )
-        ]
-    return [(None, ok(detail))]
 
 
 def check_transport(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
@@ -214,7 +157,7 @@ def check_transport(nodes: Sequence[Node], facts: Sequence[Facts], survey: Surve
 
 def has_rdma(facts: Facts) -> bool:
     """Tell whether a node has an RDMA port that is active."""
-    return any(port.state == "ACTIVE" for port in getattr(facts.rdma, "ports", ()))
+    return any(port.active for port in facts.rdma.ports or ())
 
 
 CHECKS = (
@@ -237,20 +180,12 @@ CHECKS = (
         whole=check_backend,
     ),
     Check(
-        name="alone",
-        looks_at="all_reduce within each node",
-        why="the slowest node sets the pace",
-        fails="the processes of a node do not reduce",
-        warns="below {warn_share:g} of the best node, or of what its GPUs are known for",
-        level=1,
-        whole=check_alone,
-    ),
-    Check(
         name="world",
         headline=True,
         looks_at="all ranks of all nodes in one world",
         why="the run would hang at its first collective",
         fails="it does not form, or a collective fails",
+        warns="it forms at the second try, with more time",
         level=1,
         whole=check_world,
     ),
@@ -261,15 +196,6 @@ CHECKS = (
         fails="a result is wrong, or differs between ranks",
         level=1,
         whole=check_sums,
-    ),
-    Check(
-        name="bandwidth",
-        headline=True,
-        looks_at="all_reduce over all nodes, by size",
-        why="every step waits for the gradients",
-        warns="below {warn_share:g} of the slowest interface (of at most {most_gbs:g} GB/s)",
-        level=1,
-        whole=check_bandwidth,
     ),
     Check(
         name="transport",

@@ -9,7 +9,7 @@ from orchestrator.checks.check import Check
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, ok, unknown, warn
 from orchestrator.facts import Facts
-from orchestrator.facts.job import Disk
+from orchestrator.facts.project import Disk
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
@@ -20,12 +20,12 @@ AllFacts = Sequence[Facts]
 def compare_disks(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
     """Tell for HOME and for the code's folder whether nodes share it."""
     del settings
-    homes, codes = [fact.job.home_disk for fact in facts], [fact.job.code_disk for fact in facts]
+    homes, codes = [fact.project.home_disk for fact in facts], [fact.project.code_disk for fact in facts]
     seen: list[Seen] = []
     for rank, fact in enumerate(facts):
         home, code = homes[rank], codes[rank]
         if home is None or code is None:
-            seen.append(unknown(fact.why_unknown("job.disks") or "the node did not say"))
+            seen.append(unknown(fact.why_unknown("project.disks") or "the node did not say"))
             continue
         if _stands_alone(rank, homes):
             others = next(disk for disk in homes if disk is not None and disk.key != home.key)
@@ -68,30 +68,30 @@ def compare_users(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[See
     del settings
     seen: list[Seen] = []
     for rank, fact in enumerate(facts):
-        if fact.job.uid is None:
-            seen.append(unknown(fact.why_unknown("job") or "the node did not say"))
+        if fact.project.uid is None:
+            seen.append(unknown(fact.why_unknown("project") or "the node did not say"))
             continue
         # Of two that differ the later one is told.
         odd = next((other for other in range(rank) if _clash(fact, facts[other])), None)
         name = fact.user or "uid"
         if odd is None:
-            seen.append(ok(f"uid {fact.job.uid}"))
+            seen.append(ok(f"uid {fact.project.uid}"))
         else:
             seen.append(
                 warn(
-                    f"{name} is uid {fact.job.uid}, but {facts[odd].job.uid} on {nodes[odd].name}, and both share {_shared(fact, facts[odd])}",
-                    f"log in as the user with uid {facts[odd].job.uid}: USER@{nodes[rank].host} in the node list",
+                    f"{name} is uid {fact.project.uid}, but {facts[odd].project.uid} on {nodes[odd].name}, and both share {_shared(fact, facts[odd])}",
+                    f"log in as the user with uid {facts[odd].project.uid}: USER@{nodes[rank].host} in the node list",
                 )
             )
     return seen
 
 
 def _clash(one: Facts, other: Facts) -> bool:
-    return other.job.uid is not None and one.job.uid != other.job.uid and bool(_shared(one, other))
+    return other.project.uid is not None and one.project.uid != other.project.uid and bool(_shared(one, other))
 
 
 def _shared(one: Facts, other: Facts) -> str:
-    pairs = ((one.job.home_disk, other.job.home_disk), (one.job.code_disk, other.job.code_disk))
+    pairs = ((one.project.home_disk, other.project.home_disk), (one.project.code_disk, other.project.code_disk))
     return next((mine.path for mine, theirs in pairs if mine and theirs and mine.key and mine.key == theirs.key), "")
 
 

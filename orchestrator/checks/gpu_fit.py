@@ -9,7 +9,8 @@ from orchestrator.checks.across import compare
 from orchestrator.checks.check import Check
 from orchestrator.checks.gpu_view import NO_TIME, Gpus, judge_gpus, name_gpus, reboot, why_unused
 from orchestrator.checks.hardware import count_gpus, wanted_processes
-from orchestrator.checks.remedies import install, install_torch, on_node
+from orchestrator.checks.pip import torch_line
+from orchestrator.checks.remedies import install, install_driver, on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import THRESHOLDS, threshold
 from orchestrator.facts import Facts
@@ -70,7 +71,7 @@ def _judge_undriven(node: Node, facts: Facts, bus: Sequence[PciDevice], seen: in
         kind = free[0].vendor
         load = "sudo modprobe amdgpu" if kind == "amd" else "sudo modprobe nvidia"
         held = f"held by {free[0].driver}" if free[0].driver else "without a driver"
-        remedy = load if free[0].driver == "" else f"{install(facts, 'nvidia-driver')} && sudo reboot"
+        remedy = load if free[0].driver == "" else f"{install_driver(facts)} && sudo reboot"
         return fail(f"{count_gpus(len(free))} on the bus, {held}", on_node(node, remedy, terminal=True))
     if seen:
         return ok(f"{seen} on the bus and by the driver" if bus else f"{seen} by the driver")
@@ -106,7 +107,7 @@ def check_gpu_runtime(node: Node, facts: Facts, settings: Settings) -> Seen:
     if facts.gpu_kind == "nvidia" and not facts.torch_cuda:
         return fail(
             f"torch {facts.torch_version} is for AMD, the GPUs are of NVIDIA",
-            on_node(node, install_torch(facts.python, f"{release}+{_wheel(facts, settings)}")),
+            torch_line(node, facts, f"{release}+{_wheel(facts, settings)}"),
         )
     if facts.gpu_kind == "amd":
         return _judge_rocm(node, facts)
@@ -114,7 +115,7 @@ def check_gpu_runtime(node: Node, facts: Facts, settings: Settings) -> Seen:
     least = _least_driver(cuda, settings)
     if least and facts.driver_version and _numbers(facts.driver_version) < _numbers(least):
         detail = f"CUDA {cuda} of torch needs driver {least}, here is {facts.driver_version}"
-        remedy = on_node(node, install_torch(facts.python, f"{release}+{_wheel(facts, settings)}"))
+        remedy = torch_line(node, facts, f"{release}+{_wheel(facts, settings)}")
         return warn(f"{detail}, and cuda-compat", remedy) if facts.health.compat else fail(detail, remedy)
     return _judge_generation(node, facts, cuda)
 
@@ -123,7 +124,7 @@ def _judge_rocm(node: Node, facts: Facts) -> Seen:
     if not facts.torch_hip:
         return fail(
             f"torch {facts.torch_version} is for NVIDIA, the GPUs are of AMD",
-            on_node(node, f"{facts.python} -m pip install torch --index-url https://download.pytorch.org/whl/rocm6.4"),
+            torch_line(node, facts, "+rocm6.4"),
         )
     if facts.health.amdgpu is False:
         return fail("the module amdgpu is not loaded", on_node(node, "sudo modprobe amdgpu", terminal=True))
@@ -141,7 +142,7 @@ def _judge_generation(node: Node, facts: Facts, cuda: str) -> Seen:
         if wheel:
             return fail(
                 f"CUDA {cuda} of torch has no code for {gpu.model or name_gpus([gpu])} ({gpu.architecture})",
-                on_node(node, install_torch(facts.python, f"+{wheel}")),
+                torch_line(node, facts, f"+{wheel}"),
             )
     return ok(f"CUDA {cuda}, driver {facts.driver_version or 'unknown'}")
 
@@ -178,8 +179,8 @@ def compare_driver(nodes: Sequence[Node], facts: Sequence[Facts], settings: Sett
 
 
 def _renew(node: Node, facts: Facts, version: str) -> str:
-    package = f"nvidia-driver-{version.partition('.')[0]}" if facts.gpu_kind == "nvidia" else "amdgpu-dkms"
-    return on_node(node, f"{install(facts, package)} && sudo reboot", terminal=True)
+    command = install_driver(facts, version) if facts.gpu_kind == "nvidia" else install(facts, "amdgpu-dkms")
+    return on_node(node, f"{command} && sudo reboot", terminal=True)
 
 
 def check_gpu_devices(node: Node, facts: Facts, settings: Settings) -> Seen:

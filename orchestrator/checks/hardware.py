@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.remedies import install_torch, on_node
+from orchestrator.checks.pip import torch_line
+from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts, Gpu, find_gpu
@@ -42,7 +43,7 @@ def check_gpu_driver(node: Node, facts: Facts, settings: Settings) -> Seen:
     seen = f"{count_gpus(len(facts.gpus))}, driver {facts.driver_version or 'unknown'}"
     if facts.torch_version is None or facts.torch_cuda or facts.torch_hip:
         return ok(seen)
-    return warn(f"{seen}, but torch {facts.torch_version} has no GPU code", on_node(node, install_torch(facts.python)))
+    return warn(f"{seen}, but torch {facts.torch_version} has no GPU code", torch_line(node, facts))
 
 
 def _hiding(facts: Facts) -> str:

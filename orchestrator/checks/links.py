@@ -15,6 +15,8 @@ from orchestrator.facts.collectives import PairFacts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
+MOST_PEERS = 6
+
 
 def check_links(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
     """No node and no link between two is closed, or much slower than the others."""
@@ -28,7 +30,7 @@ def check_links(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
     blame = find_blame(pairs, limits)
     least = threshold(settings, "links", "fail_share") * blame.usual_mbs
     answers: Answers = [(rank, _judge_node(nodes, rank, blame, least)) for rank in sorted(blame.nodes)]
-    answers += _judge_links(nodes, facts, blame, least)
+    answers += _judge_links(nodes, survey.collectives.addresses, blame, least)
     if not answers:
         slowest = min(
             (rate for pair in pairs for rate in (pair.there_mbs, pair.back_mbs) if rate is not None), default=0.0
@@ -47,7 +49,8 @@ def check_links(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
 def _judge_node(nodes: Sequence[Node], rank: int, blame: Blame, least: float) -> Seen:
     bad = blame.nodes[rank]
     closed = [pair for pair in bad if pair.trouble]
-    peers = ", ".join(nodes[_other(pair, rank)].name for pair in bad[:6])
+    more = f" and {len(bad) - MOST_PEERS} more" if len(bad) > MOST_PEERS else ""
+    peers = ", ".join(nodes[_other(pair, rank)].name for pair in bad[:MOST_PEERS]) + more
     name = nodes[rank].name
     remedy = f"{on_node(nodes[rank], 'ip -s link')}; or leave it out: --exclude {name}"
     if closed:
@@ -59,7 +62,7 @@ def _judge_node(nodes: Sequence[Node], rank: int, blame: Blame, least: float) ->
     return worse(f"{rates} with {peers}; {blame.usual_mbs:.0f} MB/s are usual", remedy)
 
 
-def _judge_links(nodes: Sequence[Node], facts: Sequence[Facts], blame: Blame, least: float) -> Answers:
+def _judge_links(nodes: Sequence[Node], addresses: Sequence[str], blame: Blame, least: float) -> Answers:
     """Tell each bad link at its first node, all of one node in one answer."""
     by_first: dict[int, list[PairFacts]] = {}
     for pair in blame.links:
@@ -67,8 +70,7 @@ def _judge_links(nodes: Sequence[Node], facts: Sequence[Facts], blame: Blame, le
     answers: Answers = []
     for first, pairs in sorted(by_first.items()):
         told = "; ".join(_describe_link(nodes, pair, blame) for pair in pairs)
-        addresses = [entry.address for entry in facts[pairs[0].second].addresses if entry.interface != "lo"]
-        target = addresses[0] if addresses else nodes[pairs[0].second].host
+        target = addresses[pairs[0].second] if addresses else nodes[pairs[0].second].host
         look = on_node(nodes[first], f"ip route get {target}; ip -s link")
         rates = [rate for pair in pairs for rate in (pair.there_mbs, pair.back_mbs) if rate is not None]
         closed = any(pair.trouble for pair in pairs)

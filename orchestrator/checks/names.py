@@ -14,8 +14,24 @@ from orchestrator.values import Node
 Nodes = Sequence[Node]
 AllFacts = Sequence[Facts]
 LOCAL = ("127.", "169.254.", "fe80:", "::1")
-BRIDGES = ("docker", "veth", "br-", "virbr", "cni", "flannel", "lxc", "podman")
-"""Software on each machine gives these the same addresses everywhere, and no packet leaves by them."""
+SOFT = (
+    "docker",
+    "veth",
+    "br-",
+    "virbr",
+    "cni",
+    "flannel",
+    "lxc",
+    "lxd",
+    "incus",
+    "podman",
+    "cali",
+    "kube-",
+    "dummy",
+    "lo",
+)
+"""Software on each machine gives these the same addresses everywhere, and no packet leaves by them: kube-ipvs0 and lo hold
+addresses of services on every node."""
 
 
 def check_hostnames(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
@@ -36,7 +52,10 @@ def check_machine_ids(nodes: Nodes, facts: AllFacts, settings: Settings) -> list
 
 def _new_id(node: Node, fact: Facts) -> str:
     del fact
-    return on_node(node, "sudo rm -f /etc/machine-id && sudo systemd-machine-id-setup", terminal=True)
+    # What D-Bus keeps would be taken as the new one.
+    return on_node(
+        node, "sudo rm -f /etc/machine-id /var/lib/dbus/machine-id && sudo systemd-machine-id-setup", terminal=True
+    )
 
 
 def _unique(
@@ -72,7 +91,7 @@ def check_addresses_unique(nodes: Nodes, facts: AllFacts, settings: Settings) ->
         {
             entry.address: entry.interface
             for entry in fact.addresses
-            if not entry.address.startswith(LOCAL) and not entry.interface.startswith(BRIDGES)
+            if not entry.address.startswith(LOCAL) and not entry.interface.startswith(SOFT)
         }
         for fact in facts
     ]
@@ -107,7 +126,7 @@ CHECKS = (
     ),
     Check(
         name="addresses-unique",
-        looks_at="addresses of all interfaces but bridges",
+        looks_at="addresses of all interfaces but loopback and those of containers",
         why="packets reach one of the two by chance",
         fails="two machines have one address",
         across=check_addresses_unique,

@@ -11,7 +11,7 @@ from orchestrator.checks.check import Check
 from orchestrator.checks.pip import pip_line
 from orchestrator.checks.seen import Seen, ok, skip, unknown, warn
 from orchestrator.facts import Facts
-from orchestrator.facts.job import TorchPlace
+from orchestrator.facts.project import TorchPlace
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
@@ -43,18 +43,18 @@ def compare_packages(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[
 
 
 def _packages(facts: Facts) -> Mapping[str, str] | None:
-    if facts.job.packages is None:
+    if facts.project.packages is None:
         return None
     return {
         name: version
-        for name, version in facts.job.packages.items()
+        for name, version in facts.project.packages.items()
         if name not in JUDGED_ELSEWHERE and not name.startswith("nvidia-nccl-")
     }
 
 
 def _judge_packages(node: Node, facts: Facts, table: Mapping[str, str], usual: Mapping[str, str], there: str) -> Seen:
     kind = {"conda": "a conda environment", "venv": "a virtual environment", "system": "the system's Python"}
-    held = f"{len(table)} packages in {kind.get(facts.job.environment, 'the environment')}"
+    held = f"{len(table)} packages in {kind.get(facts.project.environment, 'the environment')}"
     missing = sorted(name for name in usual if name not in table)
     other = sorted(name for name in usual if name in table and table[name] != usual[name])
     more = sorted(name for name in table if name not in usual)
@@ -76,7 +76,7 @@ def shorten(texts: Sequence[str], limit: int = NAMED) -> str:
 def check_torch_single(node: Node, facts: Facts, settings: Settings) -> Seen:
     """The torch that is loaded is the environment's own, and its metadata fits it."""
     del settings
-    places = facts.job.torch_places
+    places = facts.project.torch_places
     if facts.torch_version is None:
         return skip("no torch")
     if not places:
@@ -129,7 +129,7 @@ def compare_system(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Se
 
 
 def _system(facts: Facts) -> str | None:
-    parts = [facts.job.distribution, f"glibc {facts.job.glibc}" if facts.job.glibc else ""]
+    parts = [facts.project.distribution, f"glibc {facts.project.glibc}" if facts.project.glibc else ""]
     return ", ".join(part for part in parts if part) or None
 
 

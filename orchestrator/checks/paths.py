@@ -10,7 +10,7 @@ from orchestrator.checks.check import Check
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.facts import Facts
-from orchestrator.facts.job import PathState
+from orchestrator.facts.project import PathState
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
@@ -22,14 +22,14 @@ def compare_paths(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[See
     """Every path of launch.require_paths is there, can be read, and is the same thing everywhere."""
     seen: list[Seen] = []
     for node, fact in zip(nodes, facts, strict=True):
-        if not settings.require_paths and not fact.job.paths:
+        if not settings.require_paths and not fact.project.paths:
             seen.append(skip("launch.require_paths names none"))
-        elif fact.job.paths is None:
-            seen.append(unknown(fact.why_unknown("job.paths") or "the node did not say"))
+        elif fact.project.paths is None:
+            seen.append(unknown(fact.why_unknown("project.paths") or "the node did not say"))
         else:
-            found = [_judge_path(node, state, nodes, facts) for state in fact.job.paths]
+            found = [_judge_path(node, state, nodes, facts) for state in fact.project.paths]
             worst = next((one for status in ("fail", "unknown", "warn") for one in found if one.status == status), None)
-            number = len(fact.job.paths)
+            number = len(fact.project.paths)
             seen.append(worst or ok(f"{number} path{'s' if number != 1 else ''} there"))
     return seen
 
@@ -65,7 +65,7 @@ def _judge_equal(node: Node, state: PathState, peers: Sequence[tuple[Node, PathS
 
 
 def _state_of(facts: Facts, path: str) -> PathState | None:
-    return next((state for state in facts.job.paths or () if state.path == path), None)
+    return next((state for state in facts.project.paths or () if state.path == path), None)
 
 
 def _copy(source: Node, there: PathState, node: Node, here: PathState) -> str:

@@ -1,4 +1,4 @@
-"""Builds the line that installs Python packages for the interpreter of a node, whatever kind of environment it has."""
+"""Builds the lines that install Python packages for the interpreter of a node, whatever kind of environment it has."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ PACKAGE_OF: Mapping[str, str] = {
 
 BUILDS = re.compile(r"\+(cpu|cu\d+|rocm[\d.]+)$")
 """What the index of PyTorch calls its builds."""
+INDEX = "https://download.pytorch.org/whl"
 
 
 def package_of(module: str) -> str:
@@ -56,16 +57,26 @@ def package_key(name: str) -> str:
 
 def pip_line(node: Node, facts: Facts, requirements: Sequence[str]) -> str:
     """Build the line that installs packages on a node from the launch host."""
-    python, job = shlex.quote(facts.python), facts.job
-    words = ["install"]
-    if job.managed:
-        # The system's own Python takes packages only into the user's folder, and only when told so.
-        words += ["--user", "--break-system-packages"]
     builds = dict.fromkeys(match[1] for match in map(BUILDS.search, requirements) if match)
-    words += [f"--extra-index-url https://download.pytorch.org/whl/{build}" for build in builds]
-    line = f"{python} -m pip {' '.join([*words, *map(shlex.quote, requirements)])}"
-    if job.packages is None or "pip" in job.packages:
+    words = [f"--extra-index-url {INDEX}/{build}" for build in builds]
+    return _install(node, facts, [*words, *map(shlex.quote, requirements)])
+
+
+def torch_line(node: Node, facts: Facts, version: str = "") -> str:
+    """Build the line that installs a torch of a given version, from the index that has its build."""
+    release, _, build = version.partition("+")
+    words = [f"torch=={release}" if release else "torch"]
+    words += [f"--index-url {INDEX}/{build}"] if build.startswith(("cpu", "cu", "rocm")) else []
+    return _install(node, facts, words)
+
+
+def _install(node: Node, facts: Facts, words: Sequence[str]) -> str:
+    python, project = shlex.quote(facts.python), facts.project
+    # The system's own Python takes packages only into the user's folder, and only when told so.
+    told = ["--user", "--break-system-packages"] if project.managed else []
+    line = " ".join([python, "-m pip install", *told, *words])
+    if project.packages is None or "pip" in project.packages:
         return on_node(node, line)
-    if job.environment == "system":
+    if project.environment == "system":
         return on_node(node, f"{install(facts, 'python3-pip')} && {line}", terminal=True)
     return on_node(node, f"{python} -m ensurepip && {line}")

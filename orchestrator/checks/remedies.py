@@ -31,6 +31,13 @@ def install(facts: Facts, package: str) -> str:
     return f"sudo apt-get install -y {package}"
 
 
+def install_driver(facts: Facts, version: str = "") -> str:
+    """Build the command that installs NVIDIA's driver: Ubuntu has a package a branch, Debian one for all."""
+    if "ubuntu" not in facts.os.lower():
+        return install(facts, "nvidia-driver")
+    return install(facts, f"nvidia-driver-{version.partition('.')[0]}") if version else "sudo ubuntu-drivers install"
+
+
 PACKAGES = {
     "cc": "gcc",
     "ib_write_bw": "perftest",
@@ -51,11 +58,3 @@ def install_commands(facts: Facts, commands: Sequence[str]) -> str:
     """Build the command that installs what has these programs; of a path only the name says what that could be."""
     names = [command.rpartition("/")[2] for command in commands]
     return install(facts, " ".join(shlex.quote(PACKAGES.get(name, name)) for name in dict.fromkeys(names)))
-
-
-def install_torch(python: str, version: str = "") -> str:
-    """Build the command that installs a torch of a given version, from the index that has its build."""
-    release, _, build = version.partition("+")
-    wanted = f"torch=={release}" if release else "torch"
-    index = f" --index-url https://download.pytorch.org/whl/{build}" if build.startswith(("cpu", "cu", "rocm")) else ""
-    return f"{shlex.quote(python)} -m pip install {wanted}{index}"

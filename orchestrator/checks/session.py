@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from orchestrator.checks.check import Check
+from orchestrator.checks.gpu_view import why_unused
 from orchestrator.checks.hardware import usable_gpus, wanted_processes
 from orchestrator.checks.remedies import install, on_node
 from orchestrator.checks.seen import Seen, fail, ok, unknown, warn
@@ -30,7 +31,8 @@ def check_memlock(node: Node, facts: Facts, settings: Settings) -> Seen:
     if limit < 0:
         return ok("without limit")
     seen = f"{limit // MIB} MiB may be locked"
-    if not any(port.active for port in facts.rdma.ports or ()):
+    # Without GPUs collectives go over TCP: a virtual machine may have an RDMA port that nobody uses.
+    if why_unused(facts, settings) is not None or not any(port.active for port in facts.rdma.ports or ()):
         return ok(f"{seen}, no RDMA port needs it")
     line = f"{facts.user or '*'} - memlock unlimited"
     remedy = on_node(node, f"echo '{line}' | sudo tee /etc/security/limits.d/90-memlock.conf", terminal=True)
@@ -137,8 +139,8 @@ CHECKS = (
         name="memlock",
         looks_at="memory that this session may lock, which the agent asks for",
         why="NCCL cannot register memory with RDMA devices",
-        fails="less than {fail_mib:g} MiB, and there are RDMA ports",
-        warns="limited, and there are RDMA ports",
+        fails="less than {fail_mib:g} MiB, and there are RDMA ports beside GPUs",
+        warns="limited, and there are RDMA ports beside GPUs",
         each=check_memlock,
     ),
     Check(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.remedies import install, install_torch, on_node
+from orchestrator.checks.pip import torch_line
+from orchestrator.checks.remedies import install, on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.facts import Facts
 from orchestrator.settings import Settings
@@ -49,7 +50,7 @@ def check_torch(node: Node, facts: Facts, settings: Settings) -> Seen:
     if not facts.python:
         return skip("no interpreter")
     if facts.torch_version is None:
-        command = on_node(node, install_torch(facts.python))
+        command = torch_line(node, facts)
         other = f"or name the interpreter that has it: python=/path of {node.name} in the node list"
         return fail(f"no torch in {facts.python} ({facts.python_origin})", f"{command}; {other}")
     return ok(f"torch {facts.torch_version}")

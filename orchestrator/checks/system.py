@@ -94,7 +94,11 @@ def check_selinux(node: Node, facts: Facts, settings: Settings) -> Seen:
     if denied is not None:
         look = on_node(node, "sudo restorecon -R ~/.aorta ~/.ssh; sudo ausearch -m avc -ts recent", terminal=True)
         return warn(f"{denied.text} ({denied.count} such)", look)
-    return ok(f"SELinux is {facts.system.selinux}" if facts.system.selinux else "no SELinux")
+    if facts.system.troubles is None and facts.system.selinux == "enforcing":
+        return unknown(f"SELinux is enforcing: {facts.why_unknown('system.troubles') or 'its denials are not told'}")
+    if facts.system.troubles is None:
+        return skip("no SELinux that enforces, and denials of AppArmor are not ours to read")
+    return ok(f"no denial, SELinux is {facts.system.selinux}" if facts.system.selinux else "no denial, no SELinux")
 
 
 def check_reboot(node: Node, facts: Facts, settings: Settings) -> Seen:

@@ -42,35 +42,35 @@ def compare_trackers(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[
 
 
 def _judge(node: Node, fact: Facts, facts: AllFacts) -> Seen:
-    job = fact.job
-    if job.script == "":
+    project = fact.project
+    if project.script == "":
         return skip("no script is named")
-    if job.logins is None or job.script is None:
-        return unknown(fact.why_unknown("job") or fact.why_unknown("job.script") or "the node did not say")
+    if project.logins is None or project.script is None:
+        return unknown(fact.why_unknown("project") or fact.why_unknown("project.script") or "the node did not say")
     told: list[str] = []
     for name, tracker in TRACKERS.items():
-        if name not in (job.modules or {}) and name not in job.perhaps:
+        if name not in (project.modules or {}) and name not in project.perhaps:
             continue
-        if name in job.logins:
-            told.append(f"{name} by {job.logins[name]}")
+        if name in project.logins:
+            told.append(f"{name} by {project.logins[name]}")
         elif _is_meant(name, fact, facts):
-            others = [there for there in facts if name in (there.job.logins or {})]
+            others = [there for there in facts if name in (there.project.logins or {})]
             elsewhere = f", {len(others)} of {len(facts)} nodes are" if others else ""
             return warn(f"{name} is not logged in{elsewhere}", _how_to_log_in(node, fact, tracker))
         else:
             told.append(f"{name} is not logged in, and imported only on demand")
-    if any(name in (job.modules or {}) or name in job.perhaps for name in HUB):
-        told.append(f"huggingface by {job.logins.get('huggingface_hub', 'no token: public files only')}")
-    return ok("; ".join(told)) if told else skip(f"{job.script} uses none that needs a login")
+    if any(name in (project.modules or {}) or name in project.perhaps for name in HUB):
+        told.append(f"huggingface by {project.logins.get('huggingface_hub', 'no token: public files only')}")
+    return ok("; ".join(told)) if told else skip(f"{project.script} uses none that needs a login")
 
 
 def _is_meant(name: str, fact: Facts, facts: AllFacts) -> bool:
     """Tell whether the script will speak to it: what is imported on demand may never be, unless somebody prepared it."""
-    if name in (fact.job.modules or {}):
+    if name in (fact.project.modules or {}):
         return True
     prefix = f"{name.partition('_')[0].upper()}_"
-    prepared = any(name in (there.job.logins or {}) for there in facts)
-    return prepared or any(variable.startswith(prefix) for variable in fact.job.given)
+    prepared = any(name in (there.project.logins or {}) for there in facts)
+    return prepared or any(variable.startswith(prefix) for variable in fact.project.given)
 
 
 def _how_to_log_in(node: Node, fact: Facts, tracker: Tracker) -> str:

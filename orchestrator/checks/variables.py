@@ -32,14 +32,14 @@ def compare_session(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[S
     seen: list[Seen] = []
     for node, fact, table in zip(nodes, facts, kept, strict=True):
         if table is None:
-            seen.append(unknown(fact.why_unknown("job") or "the node did not say"))
+            seen.append(unknown(fact.why_unknown("project") or "the node did not say"))
             continue
         odd = [name for name in names if table.get(name, UNSET) != usual[name]]
         if odd:
             told = [f"{name} is {table.get(name, UNSET)}, elsewhere {usual[name]}" for name in odd]
             seen.append(warn(shorten(told), _where_set(node, odd)))
             continue
-        removed = sorted(name for name in fact.job.session or {} if _is_cleared(name))
+        removed = sorted(name for name in fact.project.session or {} if _is_cleared(name))
         if removed:
             seen.append(ok(f"{shorten(removed)} of the session are kept from the run"))
         else:
@@ -50,9 +50,11 @@ def compare_session(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[S
 
 
 def _reaching(facts: Facts) -> dict[str, str] | None:
-    if facts.job.session is None:
+    if facts.project.session is None:
         return None
-    return {name: value for name, value in facts.job.session.items() if not _is_cleared(name) and name not in HARMLESS}
+    return {
+        name: value for name, value in facts.project.session.items() if not _is_cleared(name) and name not in HARMLESS
+    }
 
 
 def _is_cleared(name: str) -> bool:
@@ -71,16 +73,16 @@ def _where_set(node: Node, names: Sequence[str]) -> str:
 def compare_proxies(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
     """All nodes reach the outside in the same way."""
     del settings
-    tables = [fact.job.proxies for fact in facts]
+    tables = [fact.project.proxies for fact in facts]
     said = [None if table is None else _render(table) for table in tables]
     usual = _usual([text for text in said if text is not None]) if any(text is not None for text in said) else ""
     seen: list[Seen] = []
     for node, fact, text in zip(nodes, facts, said, strict=True):
         if text is None:
-            seen.append(unknown(fact.why_unknown("job") or "the node did not say"))
+            seen.append(unknown(fact.why_unknown("project") or "the node did not say"))
         elif text != usual:
             seen.append(warn(f"{text}, elsewhere {usual}", _where_set(node, ("https?_proxy", "HTTPS?_PROXY"))))
-        elif text != NO_PROXY and not (fact.job.proxies or {}).get("no_proxy"):
+        elif text != NO_PROXY and not (fact.project.proxies or {}).get("no_proxy"):
             seen.append(ok(f"{text}; no_proxy is not set: HTTP between nodes goes through it too"))
         else:
             seen.append(ok(text))

@@ -37,6 +37,8 @@ class WorldFacts(FactGroup):
     formed: bool = False
     troubles: tuple[tuple[int, str], ...] = ()
     """Node rank and what one of its processes said."""
+    at_first: tuple[tuple[int, str], ...] = ()
+    """The same of a first try that failed, where a second one with more time did not."""
     wrong: tuple[tuple[int, str], ...] = ()
     """Node rank and which sum was wrong there."""
     rows: tuple[ReduceRow, ...] = ()
@@ -61,9 +63,13 @@ class CollectivesFacts(FactGroup):
     not_run: str = ""
     """Why nothing was tried."""
     device: str = "cpu"
+    addresses: tuple[str, ...] = ()
+    """The address of each node that the collectives used."""
     processes: tuple[ProcessFacts, ...] = ()
     alone: tuple[WorldFacts, ...] = ()
     world: WorldFacts | None = None
     pairs: tuple[PairFacts, ...] = ()
+    largest: int | None = None
+    """So many nodes, from the first, form a world, when all do not although each pair does."""
     transports: tuple[tuple[int, str], ...] = ()
     """Node rank and the network that NCCL has chosen there."""

@@ -11,8 +11,8 @@ from orchestrator.facts.answer import Answer
 from orchestrator.facts.gpus import Gpu, GpuProcess, visible_gpus
 from orchestrator.facts.group import FactGroup, parse_group
 from orchestrator.facts.health import HealthFacts
-from orchestrator.facts.job import JobFacts
 from orchestrator.facts.network import NetworkFacts
+from orchestrator.facts.project import ProjectFacts
 from orchestrator.facts.rdma import RdmaFacts
 from orchestrator.facts.session import SessionFacts
 from orchestrator.facts.system import SystemFacts
@@ -107,7 +107,7 @@ class Facts:
     system: SystemFacts = field(default_factory=SystemFacts)
     health: HealthFacts = field(default_factory=HealthFacts)
     rdma: RdmaFacts = field(default_factory=RdmaFacts)
-    job: JobFacts = field(default_factory=JobFacts)
+    project: ProjectFacts = field(default_factory=ProjectFacts)
     network: NetworkFacts = field(default_factory=NetworkFacts)
     unknown: tuple[tuple[str, str], ...] = ()
     """Group of facts, and why it is not known."""
@@ -176,7 +176,7 @@ _GROUPS: Mapping[str, type[FactGroup]] = {
     "system": SystemFacts,
     "health": HealthFacts,
     "rdma": RdmaFacts,
-    "job": JobFacts,
+    "project": ProjectFacts,
     "network": NetworkFacts,
 }
 _TEXTS = (

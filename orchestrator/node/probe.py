@@ -18,10 +18,10 @@ from orchestrator.node import (
     probe_health,
     probe_host,
     probe_interfaces,
-    probe_job,
     probe_leftovers,
     probe_network,
     probe_places,
+    probe_project,
     probe_python,
     probe_rdma,
     probe_script,
@@ -59,11 +59,11 @@ GROUPS: Tuple[Tuple[str, Callable[[Facts], Facts], float], ...] = (
     ("system.shm", probe_system.probe_shm, 5.0),
     ("system.load", probe_work.probe_work, 5.0),
     ("system.stuck", probe_work.probe_stuck, 5.0),
-    ("job", probe_job.probe_job, 5.0),
-    ("job.script", probe_script.probe_script, 10.0),
-    ("job.paths", probe_places.probe_paths, 5.0),
-    ("job.disks", probe_places.probe_disks, 5.0),
-    ("job.code", probe_places.probe_code, 20.0),
+    ("project", probe_project.probe_project, 5.0),
+    ("project.script", probe_script.probe_script, 10.0),
+    ("project.paths", probe_places.probe_paths, 5.0),
+    ("project.disks", probe_places.probe_disks, 5.0),
+    ("project.code", probe_places.probe_code, 20.0),
 )
 
 

@@ -40,7 +40,7 @@ def probe_leftovers(request: Facts) -> Facts:
         for pid, rank in sorted(strangers.items())
         if pid not in own
     ]
-    return {"leftovers": leftovers, "job": {"strangers": others[:STRANGERS_LIMIT]}}
+    return {"leftovers": leftovers, "project": {"strangers": others[:STRANGERS_LIMIT]}}
 
 
 def _environ_of(pid: int) -> Dict[bytes, bytes]:

@@ -36,7 +36,7 @@ def probe_paths(request: Facts) -> Facts:
     """Look at each path that the run requires."""
     workdir = workdir_of(request)
     paths = [str(path) for path in request.get("require_paths") or []]
-    return {"job": {"paths": [look_at(path, workdir) for path in paths]}}
+    return {"project": {"paths": [look_at(path, workdir) for path in paths]}}
 
 
 def look_at(path: str, workdir: str) -> Facts:
@@ -69,7 +69,7 @@ def probe_disks(request: Facts) -> Facts:
     """Say on which file systems HOME and the code lie, and by what the same folder is known on another node."""
     mounts = parse_mounts(read_text("/proc/self/mounts", 1 << 20))
     places = {"home_disk": os.path.expanduser("~"), "code_disk": existing_parent(workdir_of(request))}
-    return {"job": {name: describe_disk(path, mounts) for name, path in places.items()}}
+    return {"project": {name: describe_disk(path, mounts) for name, path in places.items()}}
 
 
 def describe_disk(path: str, mounts: List[Tuple[str, str, str]]) -> Facts:
@@ -117,12 +117,12 @@ def probe_code(request: Facts) -> Facts:
     try:
         names = list(walk_code(workdir))
     except OverflowError as error:
-        return {"unknown": {"job.code": "%s holds %s" % (workdir, error)}}
+        return {"unknown": {"project.code": "%s holds %s" % (workdir, error)}}
     rows = [row for row in (_row(root, name) for name in names) if row is not None]
-    job: Facts = {"code_hash": tree_rows.hash_rows(rows)[:16], "code_count": len(rows)}
+    project: Facts = {"code_hash": tree_rows.hash_rows(rows)[:16], "code_count": len(rows)}
     if len(rows) <= CODE_NAMED:
-        job["code_files"] = {row[0]: tree_rows.hash_rows([row])[:8] for row in rows}
-    return {"job": job}
+        project["code_files"] = {row[0]: tree_rows.hash_rows([row])[:8] for row in rows}
+    return {"project": project}
 
 
 def _row(root: bytes, name: str) -> Optional[tree_rows.Row]:

@@ -250,7 +250,7 @@ def _facts_of(candidate: Candidate, answer: Facts) -> Facts:
         "nccl_metadata": next((packages[name] for name in sorted(packages) if name.startswith("nvidia-nccl")), None),
         "torchrun_flags": answer.get("torchrun_flags", []),
         "torch_bytecode": answer.get("bytecode"),
-        "job": {
+        "project": {
             "packages": packages,
             "modules": answer.get("modules"),
             "syntax": answer.get("syntax"),

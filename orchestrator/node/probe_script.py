@@ -55,9 +55,9 @@ def probe_script(request: Facts) -> Facts:
     workdir = workdir_of(request)
     words = words_of(request)
     if not words:
-        return {"job": {"script": ""}}
+        return {"project": {"script": ""}}
     imports = imports_of(request, workdir)
-    job: Facts = {
+    project: Facts = {
         "script": str(request["script"]),
         "perhaps": imports["perhaps"],
         "imports_sure": imports["sure"],
@@ -65,7 +65,7 @@ def probe_script(request: Facts) -> Facts:
         "imports_trouble": imports["trouble"],
     }
     if not request.get("push", True):
-        job["workdir_found"] = os.path.isdir(workdir)
+        project["workdir_found"] = os.path.isdir(workdir)
         if words[0] != "-m":
-            job["script_found"] = os.path.isfile(os.path.join(workdir, words[0]))
-    return {"job": job}
+            project["script_found"] = os.path.isfile(os.path.join(workdir, words[0]))
+    return {"project": project}

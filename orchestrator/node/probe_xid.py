@@ -33,7 +33,7 @@ _AMD_KINDS = (
     ("reset", re.compile(r"GPU reset begin|GPU reset\(\d+\) succeeded", re.IGNORECASE)),
     ("page fault", re.compile(r"page fault|GPU fault detected", re.IGNORECASE)),
 )
-_HARMLESS = re.compile(r"0 (un)?correctable hardware errors|poison (is )?(supported|enabled|mode)", re.IGNORECASE)
+_HARMLESS = re.compile(r"\b0 (un)?correctable hardware errors|poison (is )?(supported|enabled|mode)", re.IGNORECASE)
 _NVRM = (
     ("init failed", re.compile(r"NVRM: .*RmInitAdapter failed")),
     ("mismatch", re.compile(r"NVRM: API mismatch")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 from typing import NamedTuple
 
@@ -11,6 +12,11 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 SYS_PIDFD_SEND_SIGNAL = 424
 SYS_PIDFD_OPEN = 434
+SECRET_NAME = re.compile(
+    r"secret|passw|credential|(api|access|auth|private)[-_]?key|(^|[^a-z0-9])(token|key)$", re.IGNORECASE
+)
+IN_THE_OPEN = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=bearer )\S+|(?<=basic )\S+", re.IGNORECASE)
+"""Who logs in, within a URL or a header."""
 """The same on every machine; a Python that was built against old kernel headers (conda's) lacks both functions."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -63,13 +69,30 @@ def boot_id() -> str:
 
 
 def command_of(pid: int) -> str:
-    """Give the words of a process, at most 200 characters."""
+    """Give the words of a process, at most 200 characters; what may be a secret is hidden: they are shown and saved."""
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
-            words = file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            words = file.read(4096).decode("utf-8", "replace").rstrip("\0").split("\0")
     except OSError:
         return ""
-    return words[:200]
+    return hide_secrets(words)[:200]
+
+
+def hide_secrets(words: list[str]) -> str:
+    """Join the words of a command; values of options that are named like secrets, and passwords in URLs, are hidden."""
+    shown: list[str] = []
+    secret = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        named = SECRET_NAME.search(name) is not None
+        if secret and not word.startswith("-"):
+            shown.append("***")
+        elif named and equals and value:
+            shown.append(name + "=***")
+        else:
+            shown.append(IN_THE_OPEN.sub("***", word))
+        secret = named and not equals and word.startswith("-")
+    return " ".join(shown).strip()
 
 
 def environ_of(pid: int) -> dict[bytes, bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from orchestrator.checks.collectives import bus_gbs
+from orchestrator.checks.rates import bus_gbs
 from orchestrator.facts import Survey
 from orchestrator.facts.collectives import CollectivesFacts, WorldFacts
 from orchestrator.output.load_table import render_load
@@ -15,6 +15,7 @@ from orchestrator.output.table import align_cells
 from orchestrator.values import Node
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+TEN = 10
 MOST_PAIRS = 8
 """Of more nodes the matrix does not fit a screen; the findings and the JSON document have it all."""
 
@@ -32,6 +33,10 @@ def render_measured(nodes: Sequence[Node], survey: Survey) -> list[RenderableTyp
     if survey.load is not None and survey.load.members:
         parts += [Text(), *render_load(nodes, survey.load)]
     return parts
+
+
+def _whole(rate: float | None) -> str:
+    return "?" if rate is None else f"{rate:.0f}" if rate >= TEN else f"{rate:.2g}"
 
 
 def render_world(nodes: Sequence[Node], world: WorldFacts, device: str) -> list[Text]:
@@ -62,7 +67,7 @@ def render_pairs(nodes: Sequence[Node], found: CollectivesFacts) -> list[Text]:
     """Render who sends how much to whom; a row sends, a column takes."""
     rates: dict[tuple[int, int], str] = {}
     for pair in found.pairs:
-        there, back = ("closed", "closed") if pair.trouble else (f"{pair.there_mbs:.0f}", f"{pair.back_mbs:.0f}")
+        there, back = ("closed", "closed") if pair.trouble else (_whole(pair.there_mbs), _whole(pair.back_mbs))
         rates[pair.first, pair.second], rates[pair.second, pair.first] = there, back
     ranks = range(len(nodes))
     table = [[Text("MB/s from \\ to", "bold"), *(Text(f"{rank} {nodes[rank].name}", "bold") for rank in ranks)]]

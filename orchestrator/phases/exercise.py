@@ -81,6 +81,7 @@ class Exercise:
         self._channels: list[Channel] = []
         self._live: list[set[int]] = []
         self._last: dict[tuple[int, int], str] = {}
+        self._lives: list[int] = []
         self._stuck: set[tuple[int, int]] = set()
         self._numbers = itertools.count(1)
 
@@ -100,6 +101,7 @@ class Exercise:
             raise
         self._channels = [opened[node_rank] for node_rank in ranks]
         self._live = [set(range(self.crew.processes(node_rank))) for node_rank in ranks]
+        self._lives = [0 for _ in ranks]
         return self
 
     def _order_for(self, node_rank: int) -> dict[str, Any]:
@@ -132,9 +134,13 @@ class Exercise:
             channel.close()
 
     def restart(self, node_ranks: Sequence[int]) -> None:
-        """Replace the processes of some nodes by new ones."""
+        """Replace the processes of some nodes by new ones; a node that is gone stays gone."""
         for node_rank in node_ranks:
-            self._channels[node_rank].send({"engine": "restart"})
+            try:
+                self._channels[node_rank].send({"engine": "restart"})
+            except LinkLostError:
+                continue
+            self._lives[node_rank] += 1
             self._live[node_rank] = set(range(self.crew.processes(node_rank)))
             self._stuck = {one for one in self._stuck if one[0] != node_rank}
 
@@ -158,8 +164,10 @@ class Exercise:
         wanted = {rank for rank in processes if local is None or rank == local}
         found: dict[int, Said] = {}
         try:
-            self._channels[node_rank].send({**order, "number": number})
-            while wanted - set(found) <= self._live[node_rank] and wanted - set(found):
+            patience_s = max(0.0, end - time.monotonic())
+            self._channels[node_rank].send({**order, "number": number, "patience_s": patience_s})
+            # One that has ended is not waited for; what the others have to say is.
+            while (wanted - set(found)) & self._live[node_rank]:
                 self._hear(node_rank, number, end, found)
         except TimeoutError:
             pass
@@ -176,6 +184,8 @@ class Exercise:
         if "error" in header:
             raise LinkLostError(what=str(header["error"]), where=self.crew.nodes[node_rank].name)
         local_rank = int(header["local_rank"])
+        if "ended" in header and header["life"] != self._lives[node_rank]:
+            return  # of one that was replaced since
         if "ended" in header:
             self._live[node_rank].discard(local_rank)
             self._last[node_rank, local_rank] = describe_end(header["ended"], str(header.get("stderr", "")))

@@ -35,6 +35,8 @@ def measure_levels(
     broken = next((finding for finding in found if finding.status == "fail" and finding.check in NEEDED), None)
     if broken is not None or not crew.places:
         why = f"not run: {broken.check if broken else 'addresses'} failed"
+        # A check that did not run is easily taken for one that found nothing.
+        tell(f"level {level} was {why}")
         return survey.model_copy(update={"collectives": CollectivesFacts(not_run=why), "load": LoadFacts(not_run=why)})
     if is_wanted(1, crew.settings):
         survey = survey.model_copy(update={"collectives": run_collectives(crew, tell)})

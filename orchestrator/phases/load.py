@@ -14,8 +14,8 @@ from orchestrator.checks.thresholds import threshold
 from orchestrator.errors import AortaError
 from orchestrator.facts.group import parse_group
 from orchestrator.facts.load import Gauges, LoadFacts, MemberFacts
-from orchestrator.phases.collectives import PREPARE_S, trouble_of
 from orchestrator.phases.exercise import LIMIT_S, Crew, Exercise
+from orchestrator.phases.worlds import PREPARE_S, trouble_of
 from orchestrator.transport import Channel
 from orchestrator.transport.answers import read_frame
 from orchestrator.transport.fanout import try_all
@@ -41,7 +41,9 @@ def run_load(crew: Crew, tell: Callable[[str], None]) -> LoadFacts:
     crew = replace(crew, alone=device == "cpu")
     spared = find_spared(crew) if device == "cuda" else {}
     if spared and len(spared) == sum(crew.processes(rank) for rank in range(len(crew.nodes))):
-        return LoadFacts(device=device, not_run="not run: all GPUs are in use by others")
+        why = "not run: all GPUs are in use by others"
+        tell(f"load {why}")
+        return LoadFacts(device=device, not_run=why)
     seconds = {
         "compute": threshold(crew.settings, "compute", "seconds"),
         "memory": threshold(crew.settings, "memory-bandwidth", "seconds"),

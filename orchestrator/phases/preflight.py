@@ -47,17 +47,20 @@ def probe_nodes(
     """
     head = links[0].node
     routes = [address for address in (head.addr or head.host,) if is_numeric(address)]
-    job = ask_of_script(settings, env)
+    project = ask_of_script(settings, env)
     return fan_out(
-        lambda item: _probe_node(item[0], item[1], settings, routes, job), list(enumerate(links)), settings.fanout, done
+        lambda item: _probe_node(item[0], item[1], settings, routes, project),
+        list(enumerate(links)),
+        settings.fanout,
+        done,
     )
 
 
 def _probe_node(
-    node_rank: int, link: Link, settings: Settings, routes: list[str], job: Mapping[str, Any]
+    node_rank: int, link: Link, settings: Settings, routes: list[str], project: Mapping[str, Any]
 ) -> NodeAnswer:
     request: dict[str, Any] = {
-        **ask_of_node(job, link.node),
+        **ask_of_node(project, link.node),
         "workdir": settings.workdir or default_workdir(settings.project),
         "python": link.node.python,
         "launch_python": settings.python,

@@ -18,6 +18,8 @@ from orchestrator.values import Node
 
 SCHEMA = 1
 SURVEY = "survey.json"
+NODES = "node_[0-9][0-9][0-9][0-9].json"
+"""Whatever else lies in the folder is not ours to remove."""
 _NODE: TypeAdapter[Node] = TypeAdapter(Node)
 
 
@@ -29,7 +31,7 @@ def write_answers(folder: Path, nodes: Sequence[Node], answers: Sequence[NodeAns
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("node_*.json"):
+        for old in folder.glob(NODES):
             old.unlink()
         for node_rank, (node, answer) in enumerate(zip(nodes, answers, strict=True)):
             # Variables of the node list may hold secrets, and no check looks at them.
@@ -53,7 +55,7 @@ def read_answers(folder: Path) -> tuple[tuple[Node, ...], list[Facts], Survey]:
     Raises:
         UsageError: there are none, or a file is not what write_answers wrote.
     """
-    paths = sorted(folder.glob("node_*.json"))
+    paths = sorted(folder.glob(NODES))
     if not paths:
         raise UsageError("there are no saved facts", where=str(folder), remedy="write some: check --save-facts DIR")
     nodes, facts = [], []

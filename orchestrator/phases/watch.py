@@ -33,28 +33,28 @@ class Watch:
     time_limit_s: float | None
 
 
-def watch(job: Watch) -> None:
+def watch(watched: Watch) -> None:
     """Run the loop until every node has said its last word and every log byte is here."""
-    limit = None if job.time_limit_s is None else time.monotonic() + job.time_limit_s
+    limit = None if watched.time_limit_s is None else time.monotonic() + watched.time_limit_s
     user_stops = 0
     quoted = met = False
-    while not (job.decider.over and not any(reader.is_alive() for reader in job.readers)):
-        event = _next(job.events)
+    while not (watched.decider.over and not any(reader.is_alive() for reader in watched.readers)):
+        event = _next(watched.events)
         if event.kind in ("interrupt", "terminate"):
             user_stops += 1
-            _let_go(job, user_stops)
+            _let_go(watched, user_stops)
         if limit is not None and time.monotonic() > limit:
             limit = None
-            _do(job, Event(kind="time_limit", time=time.time()))
-        _do(job, event)
+            _do(watched, Event(kind="time_limit", time=time.time()))
+        _do(watched, event)
         if event.kind == "suspect" and user_stops > 1:
-            _let_go(job, user_stops)
-        quoted = quoted or _quote(job, event.time)
-        if not met and (job.decider.history.all_seen or job.decider.history.agent_exits):
+            _let_go(watched, user_stops)
+        quoted = quoted or _quote(watched, event.time)
+        if not met and (watched.decider.history.all_seen or watched.decider.history.agent_exits):
             met = True
-            job.on_running()
-    if not quoted and job.decider.history.stop_cause == "failure":
-        job.say(job.first_words())
+            watched.on_running()
+    if not quoted and watched.decider.history.stop_cause == "failure":
+        watched.say(watched.first_words())
 
 
 def _next(events: queue.SimpleQueue[Event]) -> Event:
@@ -64,38 +64,38 @@ def _next(events: queue.SimpleQueue[Event]) -> Event:
         return Event(kind="tick", time=time.time())
 
 
-def _do(job: Watch, event: Event) -> None:
+def _do(watched: Watch, event: Event) -> None:
     if event.kind != "tick":
-        job.note(event)
-    for order in job.decider.take(event):
-        _obey(job, order)
+        watched.note(event)
+    for order in watched.decider.take(event):
+        _obey(watched, order)
 
 
-def _obey(job: Watch, order: Order) -> None:
+def _obey(watched: Watch, order: Order) -> None:
     if order.say:
-        job.say(order.say)
-    cause = job.decider.history.stop_cause or ""
+        watched.say(order.say)
+    cause = watched.decider.history.stop_cause or ""
     wire: Mapping[str, Any] = {"op": "stop", "grace_s": order.grace_s, "reason": cause}
     for node_rank in order.stop:
-        job.readers[node_rank].order(wire)
+        watched.readers[node_rank].order(wire)
 
 
-def _quote(job: Watch, now: float) -> bool:
-    history = job.decider.history
+def _quote(watched: Watch, now: float) -> bool:
+    history = watched.decider.history
     if history.stop_cause != "failure" or history.stop_time is None:
         return False
     # The node's clock may be off by more than we measured: our own is the one that counts the wait.
     if now - history.stop_time < FIRST_WORD_S:
         return False
-    words = job.first_words()
+    words = watched.first_words()
     if words:
-        job.say(words)
+        watched.say(words)
     return True
 
 
-def _let_go(job: Watch, user_stops: int) -> None:
+def _let_go(watched: Watch, user_stops: int) -> None:
     """A second Ctrl-C does not wait for nodes that are silent; a run that is over does not wait for its logs."""
-    for reader in job.readers:
-        silent = reader.node.node_rank in job.decider.history.suspect
-        if (user_stops >= 2 and silent) or job.decider.over:  # noqa: PLR2004 - the second Ctrl-C
+    for reader in watched.readers:
+        silent = reader.node.node_rank in watched.decider.history.suspect
+        if (user_stops >= 2 and silent) or watched.decider.over:  # noqa: PLR2004 - the second Ctrl-C
             reader.give_up()

@@ -16,7 +16,7 @@ from orchestrator.settings import Settings
 from orchestrator.values import Finding, Node
 
 DATA = Path(__file__).parents[1] / "data" / "facts"
-GROUPS = frozenset({"session", "system", "health", "rdma", "job", "network"})
+GROUPS = frozenset({"session", "system", "health", "rdma", "project", "network"})
 CASES = sorted(DATA.glob("case_*.json"))
 
 

@@ -30,8 +30,17 @@ for line in sys.stdin.buffer:
     if order["op"] == "die" and WORDS["local_rank"] == order["who"]:
         print("the last words", file=sys.stderr)
         os._exit(order["code"])
+    if order["op"] == "late" and WORDS["local_rank"] == 0:
+        time.sleep(0.5)
+    if order["op"] == "late" and WORDS["local_rank"] == 1:
+        os._exit(4)
+    if order["op"] == "orphan":
+        subprocess.Popen(["sleep", WORDS["mark"]], pass_fds=(WORDS["out"],))
+        os._exit(5)
     if order["op"] == "kill":
         os.kill(os.getpid(), 9)
+    if order["op"] == "wait":
+        time.sleep(order["wait_s"])
     if order["op"] == "hang":
         time.sleep(600)
     if order["op"] == "child":
@@ -40,6 +49,9 @@ for line in sys.stdin.buffer:
     answer = {"number": order["number"], "pid": os.getpid(), "rank": WORDS["local_rank"], "x": os.environ.get("X")}
     out.write(json.dumps(answer) + "\\n")
     out.flush()
+    if order["op"] == "then-die":
+        print("too late for its answer", file=sys.stderr)
+        os._exit(6)
 """
 
 
@@ -115,6 +127,73 @@ def test_a_process_that_hangs_costs_its_time_alone_and_its_late_answer_is_droppe
         assert said.answer["number"] == 2
 
 
+def test_the_others_of_a_node_are_heard_out_when_one_of_them_ends(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(mark, monkeypatch) as engine:
+        slow, dead = engine.ask({0: {"op": "late"}}, 20)
+        assert slow.answer is not None
+        assert dead.trouble == "exit code 4"
+
+
+def test_an_end_that_was_told_late_is_not_taken_for_the_new_processes(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(mark, monkeypatch) as engine:
+        said = engine.ask({0: {"op": "then-die"}}, 20)
+        for one in said:
+            assert one.answer is not None
+            wait_ended(int(one.answer["pid"]))
+        engine.restart([0])
+        assert [one.trouble for one in engine.ask({0: {"op": "say"}}, 20)] == ["", ""]
+
+
+def test_an_end_is_seen_although_a_child_holds_the_pipes(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(mark, monkeypatch, slots=1) as engine:
+        began = time.monotonic()
+        assert engine.ask({0: {"op": "orphan"}}, 30)[0].trouble == "exit code 5"
+        assert time.monotonic() - began < 20
+        wait_gone(mark)
+
+
+def test_a_node_that_is_gone_is_a_value_also_when_its_processes_are_to_be_replaced(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(mark, monkeypatch, nodes=2, slots=1) as engine:
+        said = engine.ask({0: {"op": "say"}, 1: {"op": "say"}}, 20)
+        assert said[1].answer is not None
+        os.kill(parent_of(int(said[1].answer["pid"])), signal.SIGKILL)
+        assert "gone" in (trouble := engine.ask({1: {"op": "say"}}, 20)[0].trouble) or "ended" in trouble
+        engine.restart([0, 1])
+        well, gone = engine.ask({0: {"op": "say"}, 1: {"op": "say"}}, 20)
+        assert well.answer is not None
+        assert gone.answer is None
+
+
+def test_a_python_that_is_not_there_is_told_as_the_trouble_of_its_node(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with running(mark, monkeypatch) as engine:
+        assert {one.trouble for one in engine.ask({0: {"op": "say"}}, 20)} == {
+            "FileNotFoundError: [Errno 2] No such file or directory: '/no/such/python'"
+        }
+
+
+def test_a_process_that_takes_nothing_does_not_keep_the_end_of_the_orders_from_being_seen(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(mark, monkeypatch) as engine:
+        assert all(one.answer for one in engine.ask({0: {"op": "child"}}, 20))
+        engine.ask({0: {"op": "hang", "filling": "x" * 300_000}}, 0.2)
+        engine.ask({0: {"op": "say", "filling": "x" * 300_000}}, 0.2)
+    wait_gone(mark)
+
+
+def test_a_long_question_is_not_taken_for_silence(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exercise, "IDLE_S", 0.2)
+    with running(mark, monkeypatch, slots=1) as engine:
+        assert engine.ask({0: {"op": "wait", "wait_s": 3}}, 20)[0].trouble == ""
+
+
 def test_the_end_leaves_no_process_and_no_child_of_one(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(mark, monkeypatch) as engine:
         assert all(one.answer for one in engine.ask({0: {"op": "child"}}, 20))
@@ -126,12 +205,21 @@ def test_an_engine_that_is_killed_takes_its_processes_along(mark: str, monkeypat
     with running(mark, monkeypatch) as engine:
         said = engine.ask({0: {"op": "say"}}, 20)
         pids = [int(one.answer["pid"]) for one in said if one.answer]
-        os.kill(int(Path(f"/proc/{pids[0]}/stat").read_text().rsplit(")", 1)[1].split()[1]), signal.SIGKILL)
-        end = time.monotonic() + 10
-        while any(Path(f"/proc/{pid}").exists() and "Z" not in state_of(pid) for pid in pids):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        os.kill(parent_of(pids[0]), signal.SIGKILL)
+        for pid in pids:
+            wait_ended(pid)
         assert engine.ask({0: {"op": "say"}}, 5)[0].answer is None
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def wait_ended(pid: int) -> None:
+    end = time.monotonic() + 10
+    while state_of(pid) != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def state_of(pid: int) -> str:
@@ -141,6 +229,6 @@ def state_of(pid: int) -> str:
         return "Z"
 
 
-@pytest.mark.parametrize("name", ["collectives"])
+@pytest.mark.parametrize("name", ["collectives", "load"])
 def test_the_programs_need_nothing_newer_than_python_3_9(name: str) -> None:
     ast.parse(exercise.read_program(name), name, feature_version=(3, 9))

@@ -73,6 +73,11 @@ class TestSamples:
         }
         assert well["throttle"] == []
 
+    def test_two_real_h200_of_which_one_works_as_hard_as_its_power_allows(self) -> None:
+        idle, busy = smi_gauges.parse_nvidia_samples((DATA / "smi" / "nvidia_h200_load.csv").read_text())
+        assert (idle["clock_mhz"], idle["throttle"], busy["throttle"]) == (1980, [], ["power cap"])
+        assert (busy["clock_mhz"], busy["clock_max_mhz"], busy["power_w"]) == (1485, 1980, 692)
+
     def test_what_nvidia_cannot_tell_is_not_known(self) -> None:
         (gpu,) = smi_gauges.parse_nvidia_samples("0, [N/A], [N/A], 40, [Not Supported], [Not Supported]\nfoo\n\n")
         assert (gpu["clock_mhz"], gpu["power_w"], gpu["throttle"]) == (None, None, [])
@@ -177,7 +182,9 @@ class TestSpared:
         facts = Facts(node_rank=0, python="/nowhere", torch_cuda="12.8", gpus=(self.gpu,), gpu_processes=processes)
         crew = build_crew([Node(name="a", host="a", local=True)], [facts])
         assert find_spared(crew) == {(0, 0): "pid 9 (bob) uses it"}
-        assert run_load(crew, lambda _: None).not_run == "not run: all GPUs are in use by others"
+        told: list[str] = []
+        assert run_load(crew, told.append).not_run == "not run: all GPUs are in use by others"
+        assert told == ["load not run: all GPUs are in use by others"]
 
     def test_a_run_on_processors_puts_nothing_on_gpus(self) -> None:
         facts = Facts(node_rank=0, torch_cuda="12.8", gpus=(self.gpu,))

@@ -262,3 +262,10 @@ def test_links_and_module_of_two_h200_as_they_were_captured() -> None:
     links = smi_health.parse_nvlinks(read("nvidia_h200_nvlink.txt"))
     assert links["GPU-00000000-0000-4000-8000-000000000001"] == links["GPU-00000000-0000-4000-8000-000000000000"]
     assert probe_health.parse_module_version(read("proc_nvidia_version_h200.txt")) == "580.159.04"
+
+
+@pytest.mark.parametrize(("count", "kind"), [("10", "amdgpu ras"), ("0", None)])
+def test_errors_of_amdgpu_count_unless_there_are_none(count: str, kind: str | None) -> None:
+    text = f"amdgpu 0000:26:00.0: amdgpu: {count} uncorrectable hardware errors detected in umc block"
+    event = probe_xid.parse_event(text)
+    assert (event["kind"] if event else None) == kind

@@ -45,3 +45,19 @@ def test_a_child_with_nonsense_for_a_rank_is_no_rank() -> None:
         assert watch.find(os.getpid()) == []
         assert watch.seen == 0
         child.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["t.py", "--api-key=abc", "--tokenizer", "gpt2"], "t.py --api-key=*** --tokenizer gpt2"),
+        (["t.py", "--hf-token", "abc", "--lr", "1"], "t.py --hf-token *** --lr 1"),
+        (["env", "WANDB_API_KEY=abc", "A=b"], "env WANDB_API_KEY=*** A=b"),
+        (
+            ["curl", "-H", "Authorization: Bearer abc", "https://me:abc@h/x"],
+            "curl -H Authorization: Bearer *** https://***@h/x",
+        ),
+    ],
+)
+def test_commands_are_shown_and_saved_without_what_may_be_a_secret(words: list[str], shown: str) -> None:
+    assert processes.hide_secrets(words) == shown

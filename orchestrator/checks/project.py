@@ -25,18 +25,20 @@ COMMAND_CHARS = 60
 def check_script(node: Node, facts: Facts, settings: Settings) -> Seen:
     """The script is where it will be looked for, and the run's interpreter can read it."""
     del settings
-    job = facts.job
-    if job.script is None:
-        return unknown(facts.why_unknown("job.script") or "the node did not say")
-    if not job.script:
+    project = facts.project
+    if project.script is None:
+        return unknown(facts.why_unknown("project.script") or "the node did not say")
+    if not project.script:
         return skip(NO_SCRIPT)
-    if job.workdir_found is False or job.script_found is False:
-        what = f"no {job.script} in the working directory" if job.workdir_found else "no working directory"
+    if project.workdir_found is False or project.script_found is False:
+        what = f"no {project.script} in the working directory" if project.workdir_found else "no working directory"
         return fail(what, "push the code: leave --no-push out; or name the folder that has it with --workdir")
-    if job.syntax:
+    if project.syntax:
         newer = f"or name a newer Python for {node.name}: python=/path in the node list"
-        return fail(f"Python {facts.python_version} cannot read it: {job.syntax}", f"correct {job.script}, {newer}")
-    return ok(f"{job.script}, {'in the working directory' if job.script_found else 'from the project'}")
+        return fail(
+            f"Python {facts.python_version} cannot read it: {project.syntax}", f"correct {project.script}, {newer}"
+        )
+    return ok(f"{project.script}, {'in the working directory' if project.script_found else 'from the project'}")
 
 
 def compare_imports(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
@@ -46,32 +48,34 @@ def compare_imports(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[S
 
 
 def _judge_imports(node: Node, fact: Facts, facts: AllFacts) -> Seen:
-    job = fact.job
-    if job.script == "":
+    project = fact.project
+    if project.script == "":
         return skip(NO_SCRIPT)
     if not fact.python and not fact.why_unknown("python"):
         return skip("no interpreter")
-    if job.script is None or job.modules is None or job.imports_trouble:
-        why = fact.why_unknown("python") or fact.why_unknown("job.script") or job.imports_trouble
+    if project.script is None or project.modules is None or project.imports_trouble:
+        why = fact.why_unknown("python") or fact.why_unknown("project.script") or project.imports_trouble
         return unknown(why or "the interpreter did not say")
     # Torch has a check of its own.
-    missing = [name for name, found in job.modules.items() if not found and name != "torch"]
+    missing = [name for name, found in project.modules.items() if not found and name != "torch"]
     if not missing:
-        return ok(f"{len(job.modules)} modules of {job.script}")
+        return ok(f"{len(project.modules)} modules of {project.script}")
     return _judge_missing(node, fact, facts, missing)
 
 
 def _judge_missing(node: Node, fact: Facts, facts: AllFacts, missing: Sequence[str]) -> Seen:
-    job = fact.job
-    strange = [name for name in missing if name not in job.imports_beside]
+    project = fact.project
+    strange = [name for name in missing if name not in project.imports_beside]
     if not strange:
         # The nodes may have a path to it that only leads somewhere when the code is there.
-        folders = os.pathsep.join(dict.fromkeys(job.imports_beside[name] for name in missing))
-        return warn(f"{shorten(missing)} of the project is not where {job.script} looks", f"--env PYTHONPATH={folders}")
+        folders = os.pathsep.join(dict.fromkeys(project.imports_beside[name] for name in missing))
+        return warn(
+            f"{shorten(missing)} of the project is not where {project.script} looks", f"--env PYTHONPATH={folders}"
+        )
     detail = f"no {shorten(strange)} in {fact.python}"
     remedy = _how_to_get(node, fact, facts, strange)
-    if not job.imports_sure:
-        return warn(f"{detail}, unless it is where {job.script} adds to sys.path", remedy)
+    if not project.imports_sure:
+        return warn(f"{detail}, unless it is where {project.script} adds to sys.path", remedy)
     return fail(detail, remedy)
 
 
@@ -85,26 +89,26 @@ def _how_to_get(node: Node, fact: Facts, facts: AllFacts, missing: Sequence[str]
 
 def _pin(package: str, facts: AllFacts) -> str:
     """Ask for the version that the other nodes have."""
-    versions = Counter((fact.job.packages or {}).get(package_key(package)) for fact in facts)
+    versions = Counter((fact.project.packages or {}).get(package_key(package)) for fact in facts)
     versions.pop(None, None)
     return f"{package}=={versions.most_common(1)[0][0]}" if versions else package
 
 
 def compare_code(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
     """Where nothing is pushed, the code in the working directory is the same on every node."""
-    hashes = Counter(fact.job.code_hash for fact in facts if fact.job.code_hash)
+    hashes = Counter(fact.project.code_hash for fact in facts if fact.project.code_hash)
     usual = hashes.most_common(1)[0][0] if hashes else ""
-    model = next((rank for rank, fact in enumerate(facts) if fact.job.code_hash == usual), 0)
+    model = next((rank for rank, fact in enumerate(facts) if fact.project.code_hash == usual), 0)
     seen: list[Seen] = []
     for node, fact in zip(nodes, facts, strict=True):
         if settings.push:
             seen.append(skip("the code is pushed and compared then"))
-        elif fact.job.script == "":
+        elif fact.project.script == "":
             seen.append(skip(NO_SCRIPT))
-        elif not fact.job.code_hash:
-            seen.append(unknown(fact.why_unknown("job.code") or "there is no working directory"))
-        elif fact.job.code_hash == usual:
-            seen.append(ok(f"{fact.job.code_count} files of code, hash {usual[:8]}"))
+        elif not fact.project.code_hash:
+            seen.append(unknown(fact.why_unknown("project.code") or "there is no working directory"))
+        elif fact.project.code_hash == usual:
+            seen.append(ok(f"{fact.project.code_count} files of code, hash {usual[:8]}"))
         else:
             there = nodes[model].name if hashes[usual] == 1 else f"{hashes[usual]} of {len(nodes)} nodes"
             files = shorten(_differing(fact, facts[model])) or "more files than are named"
@@ -114,7 +118,7 @@ def compare_code(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen
 
 
 def _differing(one: Facts, other: Facts) -> list[str]:
-    mine, theirs = one.job.code_files or {}, other.job.code_files or {}
+    mine, theirs = one.project.code_files or {}, other.project.code_files or {}
     if not mine or not theirs:
         return []
     return sorted(path for path in {*mine, *theirs} if mine.get(path) != theirs.get(path))
@@ -123,7 +127,7 @@ def _differing(one: Facts, other: Facts) -> list[str]:
 def check_other_runs(node: Node, facts: Facts, settings: Settings) -> Seen:
     """No other torchrun of this user runs on the node."""
     del settings
-    strangers = facts.job.strangers
+    strangers = facts.project.strangers
     if strangers is None:
         return unknown(facts.why_unknown("leftovers") or "the node did not say")
     if not strangers:

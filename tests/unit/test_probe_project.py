@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import probe, probe_job, probe_places, probe_python, probe_script
+from orchestrator.node import probe, probe_places, probe_project, probe_python, probe_script
 
 SECRET = "sesame-4711"
 
@@ -25,22 +25,22 @@ def test_variables_that_reach_the_ranks_are_told_and_secrets_only_by_name() -> N
         "CUDA_CACHE": f"https://me:{SECRET}@host",
         "PYTHONPATH": "/given",
     }
-    session = probe_job.session_of(environ, ["PYTHONPATH"])
+    session = probe_project.session_of(environ, ["PYTHONPATH"])
     assert set(session) == {"NCCL_DEBUG", "RANK", "TORCH_HUB_TOKEN", "LD_PRELOAD", "CUDA_CACHE"}
     assert session["TORCH_HUB_TOKEN"] == session["CUDA_CACHE"] == "(hidden)"
-    assert len(session["LD_PRELOAD"]) == probe_job.TEXT_LIMIT
+    assert len(session["LD_PRELOAD"]) == probe_project.TEXT_LIMIT
 
 
 def test_proxies_lose_their_passwords() -> None:
     environ = {"HTTP_PROXY": f"http://me:{SECRET}@proxy:3128/", "https_proxy": "proxy:3128", "no_proxy": "10.0.0.0/8"}
-    found = probe_job.proxies_of(environ, ["ALL_PROXY"])
+    found = probe_project.proxies_of(environ, ["ALL_PROXY"])
     assert found == {
         "http_proxy": "http://proxy:3128",
         "https_proxy": "proxy:3128",
         "all_proxy": "(given)",
         "no_proxy": "10.0.0.0/8",
     }
-    assert probe_job.without_password("http://[::1") == "(not a URL)"
+    assert probe_project.without_password("http://[::1") == "(not a URL)"
 
 
 @pytest.mark.parametrize(
@@ -64,25 +64,25 @@ def test_logins_to_wandb(
     (tmp_path / "netrc").write_text(f"machine api.wandb.ai login user password {SECRET}\n")
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "settings").write_text("[default]\nproject = x\ndisabled = true\n")
-    logins = probe_job.logins_of(environ, given)
+    logins = probe_project.logins_of(environ, given)
     assert logins.get("wandb") == login
     assert SECRET not in str(logins)
 
 
 def test_a_netrc_line_counts_with_a_password_only() -> None:
     text = "machine a\n  login me\n  password x\nmachine b login me\n# machine c\ndefault login me password y\n"
-    assert "a" in probe_job.parse_netrc(text)
-    assert "b" not in probe_job.parse_netrc(text)
-    assert probe_job.parse_netrc("") == []
+    assert "a" in probe_project.parse_netrc(text)
+    assert "b" not in probe_project.parse_netrc(text)
+    assert probe_project.parse_netrc("") == []
 
 
 def test_a_system_is_told_without_its_point_release() -> None:
     ubuntu = 'PRETTY_NAME="Ubuntu 22.04.5 LTS"\nVERSION_ID="22.04"\nID=ubuntu\n'
-    assert probe_job.parse_release(ubuntu) == "ubuntu 22.04"
-    assert probe_job.parse_release("ID=arch\n") == "arch"
-    assert probe_job.parse_release("") == ""
-    assert probe_job.parse_libc("glibc 2.36") == "2.36"
-    assert probe_job.parse_libc("") == ""
+    assert probe_project.parse_release(ubuntu) == "ubuntu 22.04"
+    assert probe_project.parse_release("ID=arch\n") == "arch"
+    assert probe_project.parse_release("") == ""
+    assert probe_project.parse_libc("glibc 2.36") == "2.36"
+    assert probe_project.parse_libc("") == ""
 
 
 def test_required_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_the_hash_of_code_sees_code_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x = 1\n")
     (tmp_path / "lib" / "a.yaml").write_text("a: 1\n")
     request = {"workdir": str(tmp_path), "push": False, "script": "train.py"}
-    before = probe_places.probe_code(request)["job"]
+    before = probe_places.probe_code(request)["project"]
     assert (before["code_count"], set(before["code_files"])) == (2, {"train.py", "lib/a.yaml"})
     for folder in (".git", "wandb", "__pycache__", "env"):
         (tmp_path / folder).mkdir()
@@ -140,9 +140,9 @@ def test_the_hash_of_code_sees_code_alone(tmp_path: Path) -> None:
     (tmp_path / "large.json").write_bytes(b" " * (probe_places.CODE_BYTES + 1))
     (tmp_path / "dangling.py").symlink_to("nowhere")
     (tmp_path / "dangling.py").unlink()
-    assert probe_places.probe_code(request)["job"] == before
+    assert probe_places.probe_code(request)["project"] == before
     (tmp_path / "train.py").write_text("x = 2\n")
-    assert probe_places.probe_code(request)["job"]["code_hash"] != before["code_hash"]
+    assert probe_places.probe_code(request)["project"]["code_hash"] != before["code_hash"]
     assert probe_places.probe_code({**request, "push": True}) == {}
 
 
@@ -151,7 +151,7 @@ def test_a_folder_with_too_much_in_it_is_unknown(tmp_path: Path, monkeypatch: py
     for number in range(3):
         (tmp_path / f"{number}.py").touch()
     answer = probe_places.probe_code({"workdir": str(tmp_path), "push": False, "script": "0.py"})
-    assert "more than 2 files of code" in answer["unknown"]["job.code"]
+    assert "more than 2 files of code" in answer["unknown"]["project.code"]
 
 
 def test_an_interpreter_tells_its_packages_its_modules_and_whether_it_can_read_the_script(tmp_path: Path) -> None:
@@ -184,16 +184,16 @@ def test_an_interpreter_tells_its_packages_its_modules_and_whether_it_can_read_t
 def test_without_a_push_the_nodes_own_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "my train.py").write_text("import json, absent_thing\n")
     request = {"workdir": str(tmp_path), "script": "'my train.py'", "push": False}
-    job = probe_script.probe_script(request)["job"]
-    assert (job["workdir_found"], job["script_found"], job["imports_trouble"]) == (True, True, "")
+    project = probe_script.probe_script(request)["project"]
+    assert (project["workdir_found"], project["script_found"], project["imports_trouble"]) == (True, True, "")
     assert probe_script.imports_of(request, str(tmp_path))["needed"] == ["absent_thing", "json"]
     assert probe_script.source_of(request, str(tmp_path)) == "import json, absent_thing\n"
-    gone = probe_script.probe_script({**request, "workdir": str(tmp_path / "gone")})["job"]
+    gone = probe_script.probe_script({**request, "workdir": str(tmp_path / "gone")})["project"]
     assert (gone["workdir_found"], gone["script_found"]) == (False, False)
-    assert probe_script.probe_script({})["job"] == {"script": ""}
+    assert probe_script.probe_script({})["project"] == {"script": ""}
 
 
 def test_groups_add_to_one_table() -> None:
-    facts = {"job": {"uid": 1}, "cores": 2}
-    probe.lay_over(facts, {"job": {"script": "x"}, "cores": 3})
-    assert json.dumps(facts) == '{"job": {"uid": 1, "script": "x"}, "cores": 3}'
+    facts = {"project": {"uid": 1}, "cores": 2}
+    probe.lay_over(facts, {"project": {"script": "x"}, "cores": 3})
+    assert json.dumps(facts) == '{"project": {"uid": 1, "script": "x"}, "cores": 3}'

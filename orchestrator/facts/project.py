@@ -52,7 +52,7 @@ class Stranger(FactGroup):
     command: str = ""
 
 
-class JobFacts(FactGroup):
+class ProjectFacts(FactGroup):
     """What the script needs: modules, packages, paths, trackers, the code itself."""
 
     script: str | None = None

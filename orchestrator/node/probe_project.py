@@ -50,13 +50,13 @@ FILES: Mapping[str, Sequence[str]] = {
 }
 
 
-def probe_job(request: Facts) -> Facts:
+def probe_project(request: Facts) -> Facts:
     """Gather what costs nothing: no process is started, nothing leaves this node that could be a secret."""
     given = [str(name) for name in request.get("given") or []]
     values = {str(name): str(value) for name, value in (request.get("given_values") or {}).items()}
     release = parse_release(read_text("/etc/os-release") or read_text("/usr/lib/os-release"))
     return {
-        "job": {
+        "project": {
             "given": given,
             "session": session_of(os.environ, given),
             "proxies": proxies_of(os.environ, given),
