@@ -141,6 +141,9 @@ def survey_nodes(
     with talk.waiting(f"asking {size}", names) as done:
         answers = probe_nodes(links, settings, done, env)
     facts = [answer.facts for answer in answers]
+    if settings.save_facts is not None:
+        # Already now: a node that is lost in what follows must not cost the report.
+        write_answers(settings.save_facts, nodes, answers, Survey())
     with talk.waiting(f"proving the addresses of {size}"):
         proof = prove_addresses(links, nodes, facts, settings)
     if proof.hold is not None:

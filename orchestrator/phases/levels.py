@@ -10,7 +10,7 @@ from orchestrator.facts.collectives import CollectivesFacts
 from orchestrator.facts.load import LoadFacts
 from orchestrator.phases.collectives import run_collectives
 from orchestrator.phases.exercise import Crew
-from orchestrator.phases.load import run_load
+from orchestrator.phases.load import find_spared, run_load
 from orchestrator.settings import Settings
 from orchestrator.values import Finding
 
@@ -39,10 +39,21 @@ def measure_levels(
         tell(f"level {level} was {why}")
         return survey.model_copy(update={"collectives": CollectivesFacts(not_run=why), "load": LoadFacts(not_run=why)})
     if is_wanted(1, crew.settings):
-        survey = survey.model_copy(update={"collectives": run_collectives(crew, tell)})
+        survey = survey.model_copy(update={"collectives": run_spared(crew, tell)})
     if level > 1 and is_wanted(2, crew.settings):
         survey = survey.model_copy(update={"load": run_load(crew, tell)})
     return survey
+
+
+def run_spared(crew: Crew, tell: Callable[[str], None]) -> CollectivesFacts:
+    """Run the collectives, unless somebody else uses a GPU of theirs, whatever the checks may have been told."""
+    spared = find_spared(crew) if crew.device == "cuda" else {}
+    if not spared:
+        return run_collectives(crew, tell)
+    (node_rank, _), why = min(spared.items())
+    told = f"not run: a GPU of {crew.nodes[node_rank].name} is taken: {why}"
+    tell(f"level 1 was {told}")
+    return CollectivesFacts(device=crew.device, not_run=told)
 
 
 def is_wanted(level: int, settings: Settings) -> bool:

@@ -13,7 +13,7 @@ from orchestrator.phases.addresses import Place
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame
-from orchestrator.transport.fanout import fan_out, try_all
+from orchestrator.transport.fanout import try_all
 from orchestrator.values import Node
 
 MOST_NODES = 16
@@ -24,11 +24,7 @@ ANSWER_S = 30.0
 def measure_mesh(
     links: Sequence[Link], nodes: Sequence[Node], places: Sequence[Place], settings: Settings
 ) -> MeshFacts:
-    """Let every node try every other one.
-
-    Raises:
-        LinkLostError: a node does not answer.
-    """
+    """Let every node try every other one; a node that does not answer is a way that fails."""
     if len(nodes) == 1:
         return MeshFacts(skipped="one node")
     if len(nodes) > MOST_NODES:
@@ -60,8 +56,14 @@ def measure_mesh(
             results = read_frame(channel, nodes[node_rank].name, ANSWER_S).header["results"]
             return [Way(source=node_rank, **result) for result in results]
 
-        found = fan_out(test, sorted(opened), settings.fanout)
-    return MeshFacts(ways=(*broken, *(way for ways in found for way in ways)))
+        ranks = sorted(opened)
+        found, lost = try_all(test, ranks, settings.fanout)
+    # One node that went away is a finding of that node, not the end of the check.
+    gone = tuple(
+        Way(source=ranks[at], target=ranks[at], step="failed", detail=_what(error))
+        for at, error in sorted(lost.items())
+    )
+    return MeshFacts(ways=(*broken, *gone, *(way for _, ways in sorted(found.items()) for way in ways)))
 
 
 def _what(error: AortaError) -> str:
