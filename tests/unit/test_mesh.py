@@ -51,6 +51,7 @@ class LostLink(LocalLink):
     """A link that is gone as soon as something is asked over it."""
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
+        del request
         raise LinkLostError(what=f"no {program} any more", where=self.node.name, remedy="look")
 
 
