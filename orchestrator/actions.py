@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.checks.catalogue import check_names_exist, check_rules_fit, run_checks
+from orchestrator.checks.catalogue import check_names_exist, check_rules_fit, refuse_idle_checks, run_checks
 from orchestrator.environment import settings_env
 from orchestrator.errors import UsageError
 from orchestrator.facts import Facts, Survey
@@ -31,10 +31,11 @@ from orchestrator.phases.mesh import measure_mesh
 from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
 from orchestrator.phases.record import end_entry
 from orchestrator.phases.run import new_run_id, run_on
-from orchestrator.phases.saved import read_answers, write_answers
+from orchestrator.phases.saved import read_answers, refuse_unmeasured, write_answers
 from orchestrator.phases.script import check_script
 from orchestrator.phases.signals import Terminated, caught_signals
 from orchestrator.phases.stop import stop_run
+from orchestrator.plan.environment import named_interfaces
 from orchestrator.settings import Settings, render_origins
 from orchestrator.transport import Link
 from orchestrator.values import EnvValue, Exit, Finding, Node
@@ -47,6 +48,8 @@ def launch(settings: Settings) -> int:
     refuse_unknown_checks(settings)
     nodes = read_nodes(settings)
     check_script(settings)
+    # Variables that are there for `check` must neither take the proof from a launch nor put load before it.
+    settings = settings.model_copy(update={"checks_only": (), "check_level": 0, "save_facts": None})
     env = settings_env(settings, os.environ)
     with ExitStack() as undo:
         try:
@@ -70,14 +73,18 @@ def check(settings: Settings) -> int:
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
     talk.detail(render_origins(settings))
     refuse_unknown_checks(settings)
+    refuse_idle_checks(settings)
     with ExitStack() as undo:
         if settings.from_facts is not None:
             facts: Sequence[Facts]
             findings: Sequence[Finding]
             nodes, facts, survey = read_answers(settings.from_facts)
+            refuse_unmeasured(survey, settings)
             findings = run_checks(nodes, facts, survey, settings, settings.check_level)
         else:
             nodes = read_nodes(settings)
+            if settings.script or settings.module:
+                check_script(settings)
             ground = survey_nodes(nodes, settings, settings_env(settings, os.environ), talk, undo)
             facts, findings, survey = ground.facts, ground.findings, ground.survey
         every = settings.every_finding or settings.verbosity > 0
@@ -148,7 +155,8 @@ def survey_nodes(
         proof = prove_addresses(links, nodes, facts, settings)
     if proof.hold is not None:
         undo.callback(proof.hold.close)
-    survey = Survey(reach=proof.reach)
+    named = tuple(named_interfaces(node, rank, env) for rank, node in enumerate(nodes))
+    survey = Survey(reach=proof.reach, named_interfaces=named)
     if proof.places and settings.check:
         with talk.waiting(f"trying the ways between {size}"):
             survey = survey.model_copy(update={"mesh": measure_mesh(links, nodes, proof.places, settings)})

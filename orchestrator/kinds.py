@@ -30,11 +30,19 @@ def _is_text(raw: str) -> bool:
     return "\0" not in raw and not any("\ud800" <= character <= "\udfff" for character in raw)
 
 
+def _is_finite(number: float) -> bool:
+    # YAML has integers of any length; those beyond a float are as infinite as .inf.
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
+
+
 def parse_seconds(raw: Any) -> float:
     """Parse a duration: a number of seconds, or text like 90s, 5m, 1h, 1h30m."""
     expected = "a duration like 90, 90s, 5m or 1h"
     if isinstance(raw, int | float) and not isinstance(raw, bool):
-        if not math.isfinite(raw) or raw < 0:
+        if not _is_finite(raw) or raw < 0:
             raise ValueError(expected)
         return float(raw)
     found = _DURATION.fullmatch(raw.strip()) if isinstance(raw, str) else None
@@ -75,7 +83,7 @@ def _whole(low: int, high: int | None = None) -> Callable[[Any], int]:
 def _parse_amount(raw: Any) -> float:
     try:
         amount = math.nan if isinstance(raw, bool) else float(raw)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         amount = math.nan
     if not math.isfinite(amount) or amount < 0:
         raise ValueError("a number from 0 up")
@@ -178,7 +186,7 @@ def _parse_rule(name: str, raw: Any) -> CheckRule:
     if not isinstance(reason, str):
         raise ValueError(f"reason of {name} to be a text")  # noqa: TRY004 - as above
     for key, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
             raise ValueError(f"{key} of {name} to be a number")
     thresholds = {str(key): float(value) for key, value in given.items()}
     return CheckRule(severity=severity, skip=skip, reason=reason, thresholds=thresholds)

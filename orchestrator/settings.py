@@ -38,6 +38,8 @@ FLAG_NAMES = {
     "every_finding": "--all",
 }
 """Where a flag is not simply the key with dashes."""
+CHECK_FLAGS = frozenset({"--level", "--only", "--save-facts", "--from-facts"})
+"""Those that launch does not have."""
 
 
 class Settings(BaseModel):
@@ -273,7 +275,8 @@ def _judge(name: str, raw: Any, where: str) -> Any:
 
 def _how_to_set(where: str) -> str:
     if where.startswith("flag "):
-        return "aorta-launch launch --help shows every flag"
+        verb = "check" if where.removeprefix("flag ") in CHECK_FLAGS else "launch"
+        return f"aorta-launch {verb} --help shows every flag"
     if where.startswith("variable "):
         return f"correct it, or unset {where.removeprefix('variable ')}"
     return "config/launch.example.yaml shows every key of the launch: section"

@@ -36,7 +36,7 @@ from orchestrator.checks import (
 )
 from orchestrator.checks.check import Check
 from orchestrator.checks.seen import skip
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, UsageError
 from orchestrator.facts import Facts, Survey
 from orchestrator.settings import Settings
 from orchestrator.values import Finding, Node
@@ -115,6 +115,26 @@ def check_rules_fit(settings: Settings) -> None:
                 raise ConfigError(
                     f"launch.checks: {check.name} has no {name}", where=where, remedy=f"{check.name} takes {its}"
                 )
+
+
+def refuse_idle_checks(settings: Settings) -> None:
+    """Refuse --only with names that would be ready without a look: of a higher level, left out, or none at all.
+
+    Raises:
+        UsageError: no check would run of one that was asked for.
+    """
+    where = settings.origins.get("checks_only", "default")
+    if where != "default" and not settings.checks_only:
+        raise UsageError("no check is named", where=where, remedy="name some, or leave it out")
+    for check in CATALOGUE:
+        if check.name not in settings.checks_only:
+            continue
+        if check.level > settings.check_level:
+            what = f"{check.name} is a check of level {check.level}, and level {settings.check_level} is asked for"
+            raise UsageError(what, where=where, remedy=f"add --level {check.level}")
+        if check.name in settings.checks_skip:
+            skipped = settings.origins.get("checks_skip", "")
+            raise UsageError(f"{check.name} is left out by {skipped}", where=where, remedy="name it in one of the two")
 
 
 def run_checks(

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
+from orchestrator.checks.pairs import find_causes
 from orchestrator.checks.pip import torch_line
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
@@ -84,10 +85,8 @@ def check_world(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
         return [(None, skip(why))]
     if world.formed and world.at_first:
         again = "aorta-launch check --level 1"
-        return [
-            (rank, warn(f"only at the second try, with more time; first: {said}", again))
-            for rank, said in world.at_first
-        ]
+        first = find_causes(world.at_first)
+        return [(rank, warn(f"only at the second try, with more time; first: {said}", again)) for rank, said in first]
     if world.formed and not world.troubles:
         return [(None, ok(f"{world.size} ranks on {len(nodes)} nodes"))]
     look = "aorta-launch check --level 1 --only world,links --all"
@@ -98,7 +97,8 @@ def check_world(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
         # What grows with the size: open files, connections that a firewall keeps, a switch.
         look = on_node(nodes[0], "ulimit -n; cat /proc/sys/net/netfilter/nf_conntrack_max")
         what += f"; the first {found.largest} nodes do, {found.largest + 1} do not"
-    return [(rank, fail(f"{what}: {trouble}", look)) for rank, trouble in world.troubles] or [(None, fail(what, look))]
+    causes = find_causes(world.troubles)
+    return [(rank, fail(f"{what}: {trouble}", look)) for rank, trouble in causes] or [(None, fail(what, look))]
 
 
 def check_sums(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
@@ -137,7 +137,9 @@ def check_transport(nodes: Sequence[Node], facts: Sequence[Facts], survey: Surve
     if survey.collectives.device != "cuda":
         return [(None, skip("NCCL is not used"))]
     if not chosen:
-        return [(None, unknown("NCCL did not say"))]
+        formed = survey.collectives.world is not None and survey.collectives.world.formed
+        why = "one node" if len(nodes) < TWO else "no world has formed"
+        return [(None, unknown("NCCL did not say") if formed else skip(why))]
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
         name = chosen.get(fact.node_rank, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
@@ -14,6 +15,8 @@ from orchestrator.facts.mesh import Way
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
+SMALLEST = 1280
+"""Every network has to let packets of this size pass, for IPv6."""
 Answers = list[tuple[int | None, Seen]]
 
 
@@ -40,18 +43,26 @@ def check_pairs(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
     del settings
     if survey.mesh is None or survey.mesh.skipped:
         return _not_tried(survey, facts)
-    closed = [way for way in _ways(survey) if not way.ok and way.step != "stalled"]
-    blamed = _blame_ends(closed, len(nodes))
+    ways = _ways(survey)
+    lost = {way.source: way for way in ways if way.source == way.target}
+    blamed = _blame_ends(
+        [way for way in ways if not way.ok and way.step != "stalled" and way.source not in lost], len(nodes)
+    )
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
         rank = fact.node_rank
         mine = blamed.get(rank, [])
+        if rank in lost:
+            look = on_node(node, "uptime")
+            answers.append((rank, fail(f"went away while the ways were tried: {lost[rank].detail}", look)))
+            continue
         if not mine:
-            answers.append((rank, ok(f"reaches and is reached by {len(nodes) - 1} on any port")))
+            met = {way.target for way in ways if way.source == rank and way.ok}
+            answers.append((rank, ok(f"reaches and is reached by {len(met)} on any port")))
             continue
         inward = [way for way in mine if way.target == rank]
         others = sorted({way.source if way.target == rank else way.target for way in mine})
-        names = ", ".join(nodes[other].name for other in others if other != rank) or "itself"
+        names = ", ".join(nodes[other].name for other in others)
         said = mine[0]
         kind = f"{names} cannot reach it" if inward else f"it cannot reach {names}"
         detail = f"{kind} on ports beside the rendezvous: {said.step}, {said.detail}"
@@ -61,28 +72,39 @@ def check_pairs(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
 
 def _blame_ends(closed: Sequence[Way], number: int) -> dict[int, list[Way]]:
     """Put each closed way to the end that is likelier the cause: the receiver's firewall, unless a sender reaches nobody."""
-    outward: dict[int, list[Way]] = {}
-    for way in closed:
-        outward.setdefault(way.source, []).append(way)
-    mute = {rank for rank, ways in outward.items() if len(ways) == number - 1 > 1}
+    outward = Counter(way.source for way in closed)
+    inward = Counter(way.target for way in closed)
+    shut = {rank for rank, ways in inward.items() if ways == number - 1}
+    # Who reaches nobody because all others are shut is not the one to look at.
+    mute = {way.source for way in closed if outward[way.source] == number - 1 and way.target not in shut}
     blamed: dict[int, list[Way]] = {}
     for way in closed:
-        end = way.source if way.source in mute and len(mute) < number - 1 else way.target
+        end = way.source if way.source in mute and way.target not in shut else way.target
         blamed.setdefault(end, []).append(way)
     return blamed
 
 
 def _open(node: Node, facts: Facts, survey: Survey, others: Sequence[int], *, inward: bool) -> str:
     addresses = [address for address in (find_place(survey, other)[0] for other in others) if address]
+    rules = "sudo nft list ruleset" if facts.network.nft_input else "sudo iptables -S"
     if not addresses:
-        return on_node(node, "sudo iptables -S; sudo nft list ruleset", terminal=True)
+        return on_node(node, rules, terminal=True)
     if not inward:
-        return on_node(node, f"ip route get {addresses[0]}; sudo iptables -S OUTPUT", terminal=True)
+        return on_node(node, f"ip route get {addresses[0]}; {rules}", terminal=True)
+    return on_node(node, "; ".join(_let_in(facts, address) for address in addresses), terminal=True)
+
+
+def _let_in(facts: Facts, address: str) -> str:
+    """Build the command that lets an address in, for the firewall that this node starts with."""
+    six = ":" in address
     if facts.network.ufw:
-        return on_node(node, "; ".join(f"sudo ufw allow from {address}" for address in addresses), terminal=True)
-    tool = "ip6tables" if ":" in addresses[0] else "iptables"
-    rules = "; ".join(f"sudo {tool} -I INPUT -s {address} -j ACCEPT" for address in addresses)
-    return on_node(node, rules, terminal=True)
+        return f"sudo ufw allow from {address}"
+    if facts.network.firewalld:
+        return f"sudo firewall-cmd --zone=trusted --add-source={address}"
+    if facts.network.nft_input:
+        # A rule of iptables would stand in a table of its own, and the drop of this one would still count.
+        return f"sudo nft insert rule {facts.network.nft_input} {'ip6' if six else 'ip'} saddr {address} accept"
+    return f"sudo {'ip6tables' if six else 'iptables'} -I INPUT -s {address} -j ACCEPT"
 
 
 def check_path_mtu(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
@@ -94,23 +116,55 @@ def check_path_mtu(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey
     for node, fact in zip(nodes, facts, strict=True):
         mine = [way for way in _ways(survey) if way.source == fact.node_rank != way.target]
         stalled = [way for way in mine if way.step == "stalled"]
-        small = [way for way in mine if way.passes_bytes and way.full_bytes and way.passes_bytes < way.full_bytes]
-        silent = [way for way in mine if way.udp == "silent"]
-        interface = find_place(survey, fact.node_rank)[1] or "eth0"
+        small = [way for way in mine if _is_small(way)]
+        passing = [way for way in mine if way.ok]
         if stalled or small:
-            worst = min((way.passes_bytes or 0 for way in small), default=1400)
-            names = ", ".join(nodes[way.target].name for way in (stalled or small))
-            what = "large packets are lost" if stalled else f"{small[0].full_bytes} bytes do not pass in one piece"
-            size = "" if not small else f", {worst} do"
-            remedy = on_node(node, f"sudo ip link set dev {interface} mtu {max(worst, 1280)}", terminal=True)
-            answers.append((fact.node_rank, (fail if stalled else warn)(f"to {names}: {what}{size}", remedy)))
-        elif silent and len(silent) == len([way for way in mine if way.ok]):
+            told = _tell_small(nodes, facts, survey, stalled or small)
+            answers.append(
+                (fact.node_rank, (fail if stalled else warn)(told, _widen(node, nodes, facts, survey, mine)))
+            )
+        elif passing and all(way.udp == "silent" for way in passing):
             answers.append((fact.node_rank, unknown("UDP does not come back, so it was not measured")))
-        elif not any(way.ok for way in mine):
+        elif not passing:
             answers.append((fact.node_rank, skip("it reaches nobody")))
         else:
             answers.append((fact.node_rank, ok(f"{max((way.full_bytes or 0 for way in mine), default=0)} bytes pass")))
     return answers
+
+
+def _is_small(way: Way) -> bool:
+    return bool(way.passes_bytes and way.full_bytes and way.passes_bytes < way.full_bytes)
+
+
+def _own_mtu(facts: Sequence[Facts], survey: Survey, node_rank: int) -> int | None:
+    address, _ = find_place(survey, node_rank)
+    return next((entry.mtu for entry in facts[node_rank].addresses if entry.address == address), None)
+
+
+def _tell_small(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, ways: Sequence[Way]) -> str:
+    names = ", ".join(nodes[way.target].name for way in ways)
+    first, passes = ways[0], [way.passes_bytes or 0 for way in ways if _is_small(way)]
+    if first.step == "stalled":
+        told = "large packets are lost" + (f", {min(passes)} bytes pass" if passes else "")
+    else:
+        told = f"{first.full_bytes} bytes do not pass in one piece, {min(passes)} do"
+    theirs = _own_mtu(facts, survey, first.target)
+    narrow = bool(theirs and first.full_bytes and theirs < first.full_bytes)
+    return f"to {names}: {told}" + (f" (its own MTU is {theirs})" if narrow and len(ways) == 1 else "")
+
+
+def _widen(node: Node, nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, ways: Sequence[Way]) -> str:
+    """Build the line that makes the sizes fit: at the other end where that one is odd, else here."""
+    bad = [way for way in ways if way.step == "stalled" or _is_small(way)]
+    sizes = [_own_mtu(facts, survey, fact.node_rank) or 0 for fact in facts]
+    full = max((way.full_bytes or 0 for way in bad), default=0)
+    odd = [way.target for way in bad if 0 < sizes[way.target] < full]
+    if odd and 2 * sum(size >= full for size in sizes) >= len(sizes):
+        interface = find_place(survey, odd[0])[1]
+        return on_node(nodes[odd[0]], f"sudo ip link set dev {interface} mtu {full}", terminal=True)
+    interface = find_place(survey, bad[0].source)[1] or "eth0"
+    most = min((way.passes_bytes or 0 for way in bad if _is_small(way)), default=SMALLEST)
+    return on_node(node, f"sudo ip link set dev {interface} mtu {max(most, SMALLEST)}", terminal=True)
 
 
 def check_routes(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:

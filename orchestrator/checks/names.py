@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestrator.checks.check import Check
+from orchestrator.checks.mesh import find_place
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
-from orchestrator.facts import Facts
+from orchestrator.facts import Facts, Survey
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
 Nodes = Sequence[Node]
 AllFacts = Sequence[Facts]
+SAME_EVERYWHERE = ("10.0.2.15", "10.0.2.2")
+"""What VirtualBox, QEMU and KubeVirt give to every machine on a net that each has for itself."""
 LOCAL = ("127.", "169.254.", "fe80:", "::1")
 SOFT = (
     "docker",
@@ -84,7 +87,9 @@ def _machine(fact: Facts) -> tuple[str, str]:
     return fact.boot_id, fact.network_id
 
 
-def check_addresses_unique(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
+def check_addresses_unique(
+    nodes: Nodes, facts: AllFacts, survey: Survey, settings: Settings
+) -> list[tuple[int | None, Seen]]:
     """No two machines have one address."""
     del settings
     held = [
@@ -95,18 +100,30 @@ def check_addresses_unique(nodes: Nodes, facts: AllFacts, settings: Settings) ->
         }
         for fact in facts
     ]
-    seen: list[Seen] = []
-    for rank, (node, mine) in enumerate(zip(nodes, held, strict=True)):
-        for other, theirs in enumerate(held):
-            shared = sorted(set(mine) & set(theirs))
-            if other != rank and shared and _machine(facts[other]) != _machine(facts[rank]):
-                address = shared[0]
-                remedy = on_node(node, f"sudo ip addr del {address} dev {mine[address]}", terminal=True)
-                seen.append(fail(f"{address} ({mine[address]}) is also on {nodes[other].name}", remedy))
-                break
+    answers: list[tuple[int | None, Seen]] = []
+    for fact, mine in zip(facts, held, strict=True):
+        rank = fact.node_rank
+        used = find_place(survey, rank)[1]
+        twins = [
+            (interface != used and bool(used), address in SAME_EVERYWHERE, address, other)
+            for address, interface in mine.items()
+            for other, theirs in enumerate(held)
+            if other != rank and address in theirs and _machine(facts[other]) != _machine(fact)
+        ]
+        if not twins:
+            answers.append((rank, ok("addresses of its own") if mine else unknown("no addresses")))
+            continue
+        aside, expected, address, other = min(twins)
+        later = max(rank, other)
+        look = on_node(nodes[later], f"ip -brief address show dev {held[later][address]}")
+        told = f"{address} ({mine[address]}) is also on {nodes[other].name}"
+        if not aside:
+            answers.append((rank, fail(told, f"give one of the two another address: {look}")))
+        elif expected:
+            answers.append((rank, ok(f"{told}, as a hypervisor gives it to each; the run uses {used}")))
         else:
-            seen.append(ok("addresses of its own") if mine else unknown("no addresses"))
-    return seen
+            answers.append((rank, warn(f"{told}; the run uses {used}", f"give one of the two another address: {look}")))
+    return answers
 
 
 CHECKS = (
@@ -128,7 +145,8 @@ CHECKS = (
         name="addresses-unique",
         looks_at="addresses of all interfaces but loopback and those of containers",
         why="packets reach one of the two by chance",
-        fails="two machines have one address",
-        across=check_addresses_unique,
+        fails="an interface of the run has an address that another machine has too",
+        warns="another interface has one",
+        whole=check_addresses_unique,
     ),
 )

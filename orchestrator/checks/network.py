@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
 from orchestrator.checks.mesh import Answers, find_place
+from orchestrator.checks.names import SOFT
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
@@ -14,7 +15,7 @@ from orchestrator.facts import Address, Facts, Survey
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
-VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+NCCL, GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
 STRICT = 1
 
 
@@ -66,10 +67,38 @@ def check_speed_equal(nodes: Sequence[Node], facts: Sequence[Facts], survey: Sur
         if seen is not None or entry is None:
             answers.append((fact.node_rank, seen or skip("no interface was proved")))
             continue
+        if (entry.speed_mbit or 0) > (usual or 0):
+            answers.append((fact.node_rank, ok(f"speed in Mbit/s {entry.speed_mbit} on {entry.interface}")))
+            continue
         look = on_node(node, f"sudo ethtool {entry.interface}", terminal=True)
         told = f"{entry.speed_mbit} Mbit/s on {entry.interface}, but {usual} elsewhere"
         answers.append((fact.node_rank, warn(told, look)))
     return answers
+
+
+def check_address_family(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+    """The interfaces of the run begin with addresses of one family: gloo takes the first."""
+    del settings
+    firsts = [_first_address(fact, find_place(survey, fact.node_rank)[1]) for fact in facts]
+    known = Counter(":" in address for address in firsts if address)
+    six = known[True] > known[False]
+    answers: Answers = []
+    for node, fact, address in zip(nodes, facts, firsts, strict=True):
+        interface = find_place(survey, fact.node_rank)[1]
+        if not address:
+            answers.append((fact.node_rank, skip("no interface was proved")))
+        elif (":" in address) == six:
+            answers.append((fact.node_rank, ok(f"{'IPv6' if six else 'IPv4'} on {interface}")))
+        else:
+            told = f"gloo takes {address} of {interface}, but {'IPv6' if six else 'IPv4'} on the others"
+            look = on_node(node, f"ip -brief address show dev {interface}")
+            answers.append((fact.node_rank, warn(told, look)))
+    return answers
+
+
+def _first_address(fact: Facts, interface: str) -> str:
+    held = [entry.address for entry in fact.addresses if entry.interface == interface]
+    return next((address for address in held if not address.startswith("fe80:")), "")
 
 
 def check_link_errors(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
@@ -88,8 +117,11 @@ def check_link_errors(nodes: Sequence[Node], facts: Sequence[Facts], survey: Sur
         elif (found.errors or 0) > most:
             told = f"{found.errors} errors in {found.packets} packets on {interface}"
             answers.append((fact.node_rank, warn(told, look)))
+        elif (found.carrier_changes or 0) >= threshold(settings, "link-errors", "warn_changes"):
+            told = f"{interface} lost or found its carrier {found.carrier_changes} times since boot"
+            answers.append((fact.node_rank, warn(told, look)))
         elif found.errors is None:
-            answers.append((fact.node_rank, unknown(f"{interface} does not count")))
+            answers.append((fact.node_rank, skip(f"{interface} does not count")))
         else:
             answers.append((fact.node_rank, ok(f"{found.errors} errors on {interface}")))
     return answers
@@ -121,40 +153,58 @@ def check_port_range(node: Node, facts: Facts, settings: Settings) -> Seen:
     if len(facts.port_range) < 2:  # noqa: PLR2004 - lowest and highest
         return unknown("the range is not told")
     low, high = facts.port_range[0], facts.port_range[-1]
-    if low <= port <= high:
-        remedy = on_node(node, f"sudo sysctl -w net.ipv4.ip_local_reserved_ports={port}", terminal=True)
-        return warn(f"port {port} is among {low}-{high}, which outgoing connections are given", remedy)
-    return ok(f"port {port} is outside {low}-{high}")
+    if not low <= port <= high:
+        return ok(f"port {port} is outside {low}-{high}")
+    if _is_reserved(port, facts.network.reserved_ports):
+        return ok(f"port {port} is reserved among {low}-{high}")
+    # What is reserved already has to stay so.
+    reserved = ",".join(word for word in (facts.network.reserved_ports, str(port)) if word)
+    remedy = on_node(node, f"sudo sysctl -w net.ipv4.ip_local_reserved_ports={reserved}", terminal=True)
+    return warn(f"port {port} is among {low}-{high}, which outgoing connections are given", remedy)
+
+
+def _is_reserved(port: int, ranges: str) -> bool:
+    bounds = [word.partition("-") for word in ranges.split(",") if word]
+    return any(int(low) <= port <= int(high or low) for low, _, high in bounds if low.isdigit())
 
 
 def check_socket_ifname(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
     """Variables that name an interface name one that is there, and the one that was proved."""
-    given = {**settings.env, **dict(word.partition("=")[::2] for word in settings.flag_env if "=" in word)}
+    del settings
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
-        values = {name: value for name, value in {**given, **dict(node.env)}.items() if name in VARIABLES}
-        seen = [
-            _judge_ifname(fact, name, value, find_place(survey, fact.node_rank)[1]) for name, value in values.items()
-        ]
+        named = survey.named_interfaces[fact.node_rank] if fact.node_rank < len(survey.named_interfaces) else {}
+        proved = find_place(survey, fact.node_rank)[1]
+        alone = len(nodes) == 1
+        seen = [_judge_ifname(node, fact, name, value, proved, alone=alone) for name, value in sorted(named.items())]
         worst = [one for one in seen if one.status == "fail"] or [one for one in seen if one.status == "warn"] or seen
         answers.append((fact.node_rank, worst[0] if worst else skip("none is given: the proved interface is set")))
     return answers
 
 
-def _judge_ifname(fact: Facts, name: str, value: str, proved: str) -> Seen:
+def _judge_ifname(node: Node, fact: Facts, name: str, value: str, proved: str, *, alone: bool) -> Seen:
+    if fact.why_unknown("addresses"):
+        return unknown(fact.why_unknown("addresses"))
     interfaces = list(dict.fromkeys(entry.interface for entry in fact.addresses))
     chosen = [interface for interface in interfaces if _matches(interface, name, value)]
+    missing = [word for word in value.split(",") if word not in interfaces] if name == GLOO else []
     remedy = f"leave {name} out: each node gets the interface that was proved" + (f", {proved} here" if proved else "")
-    if not chosen:
-        return fail(f"{name}={value} names no interface with an address; there are {', '.join(interfaces)}", remedy)
+    # Without a GPU nobody loads NCCL, and what is told it hurts nobody.
+    refuse = warn if name == NCCL and not fact.gpus and not fact.gpu_kind else fail
+    if not chosen or missing:
+        word = value if not chosen else ", ".join(missing)
+        return refuse(f"{name}={word} names no interface with an address; there are {', '.join(interfaces)}", remedy)
+    told = f"{name}={value} is {', '.join(chosen)}"
+    if not alone and all(interface.startswith(SOFT) for interface in chosen) and proved not in chosen:
+        return refuse(f"{told}, which no other node reaches" + (f"; {proved} was proved" if proved else ""), remedy)
     if proved and proved not in chosen:
-        return warn(f"{name}={value} is {', '.join(chosen)}, but {proved} was proved", remedy)
-    return ok(f"{name}={value} is {', '.join(chosen)}")
+        return warn(f"{told}, but {proved} was proved", f"add iface={chosen[0]} to {node.name}, so that it is proved")
+    return ok(told)
 
 
 def _matches(interface: str, name: str, value: str) -> bool:
     """Read the value as NCCL and gloo do: NCCL takes prefixes, = for exact names and ^ for all others."""
-    if name == "GLOO_SOCKET_IFNAME":
+    if name == GLOO:
         return interface in value.split(",")
     text = value.lstrip("^=")
     exact = value.startswith(("=", "^="))
@@ -167,7 +217,7 @@ CHECKS = (
         name="socket-ifname",
         looks_at="NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME of the run",
         why="one node fails at once and the others wait for it for minutes",
-        fails="one names no interface with an address",
+        fails="one names no interface with an address, or one that never leaves the node",
         warns="one names another interface than the one that was proved",
         whole=check_socket_ifname,
     ),
@@ -186,10 +236,17 @@ CHECKS = (
         whole=check_speed_equal,
     ),
     Check(
+        name="address-family",
+        looks_at="the first address of the interfaces of the run",
+        why="gloo takes the first address of an interface, and IPv4 does not meet IPv6",
+        warns="it is IPv4 on some nodes and IPv6 on others",
+        whole=check_address_family,
+    ),
+    Check(
         name="link-errors",
-        looks_at="errors and duplex of the interfaces of the run",
+        looks_at="errors, carrier and duplex of the interfaces of the run",
         why="a bad cable costs most of the speed",
-        warns="more than {warn_per_million:g} errors in a million packets, or half duplex",
+        warns="more than {warn_per_million:g} errors in a million packets, {warn_changes:g} changes of the carrier, or half duplex",
         whole=check_link_errors,
     ),
     Check(

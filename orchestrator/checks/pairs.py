@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,10 @@ from dataclasses import dataclass, field
 from orchestrator.facts.collectives import PairFacts
 
 Pair = tuple[int, int]
+Trouble = tuple[int, str]
 SUSPECT_SHARE = 0.5
+SILENT = "no answer in time"
+SYMPTOM = re.compile("did not come within|[Tt]imed out|[Cc]onnection (?:closed|reset)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,3 +126,43 @@ def pair_suspects(suspects: Sequence[int], pairs: Sequence[PairFacts], number: i
         if chosen:
             rounds.append(chosen)
     return rounds
+
+
+def find_causes(troubles: Sequence[Trouble]) -> list[Trouble]:
+    """Of what nodes say about a world that did not form, take what is nearest to the cause.
+
+    Who only saw that others did not come, or went away, does not know why; who hangs is nearer, a reason is nearest.
+    """
+    silent = [one for one in troubles if one[1] == SILENT]
+    reasons = [one for one in troubles if one[1] != SILENT and not SYMPTOM.search(one[1])]
+    return reasons or silent or list(troubles)
+
+
+def find_slow(pairs: Sequence[PairFacts]) -> list[Pair]:
+    """List the pairs that are slow, not closed."""
+    usual = usual_rate(pairs)
+    return [(pair.first, pair.second) for pair in pairs if not pair.trouble and is_bad(pair, usual, Limits())]
+
+
+def split_rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Put pairs into as few rounds of disjoint ones as come of taking each where there is room."""
+    rounds: list[list[Pair]] = []
+    for pair in pairs:
+        room = next((chosen for chosen in rounds if not {member for one in chosen for member in one} & set(pair)), None)
+        if room is None:
+            rounds.append([pair])
+        else:
+            room.append(pair)
+    return rounds
+
+
+def take_better(one: PairFacts, other: PairFacts) -> PairFacts:
+    """Of two measurements of the same pair take what is better of each: a busy moment makes slow, nothing makes fast."""
+    if other.trouble:
+        return one
+    best = {
+        name: pick(value for value in (getattr(one, name), getattr(other, name)) if value is not None)
+        for name, pick in (("there_mbs", max), ("back_mbs", max), ("latency_ms", min))
+        if getattr(one, name) is not None or getattr(other, name) is not None
+    }
+    return one.model_copy(update=best)

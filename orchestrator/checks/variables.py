@@ -20,6 +20,8 @@ Nodes = Sequence[Node]
 AllFacts = Sequence[Facts]
 FILES = "~/.bashrc ~/.bash_profile ~/.profile ~/.zshenv ~/.ssh/environment ~/.pam_environment /etc/environment"
 HARMLESS = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONIOENCODING", "PYTHONUTF8")
+OWN = ("NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX")
+"""What is meant to differ: it names something of this very machine."""
 UNSET = "not set"
 
 
@@ -53,7 +55,9 @@ def _reaching(facts: Facts) -> dict[str, str] | None:
     if facts.project.session is None:
         return None
     return {
-        name: value for name, value in facts.project.session.items() if not _is_cleared(name) and name not in HARMLESS
+        name: value
+        for name, value in facts.project.session.items()
+        if not _is_cleared(name) and name not in (*HARMLESS, *OWN)
     }
 
 

@@ -18,10 +18,8 @@ from typing import Any
 
 WORDS: dict[str, Any] = globals().get("WORDS", {})
 Order = dict[str, Any]
-LEAST_S = 0.1
-"""A transfer that takes longer is long enough to be measured."""
-LONGEST_S = 2.0
-"""A size that would take longer is left out: the link is slow, and that is known by then."""
+LEAST_S = 0.1  # a transfer that takes longer is long enough to be measured
+LONGEST_S = 2.0  # a size that would take longer is left out: the link is slow, and that is known by then
 SMALL = 8
 WARM_UP = 2
 OWN_PART = ": its own part, before any sum"
@@ -97,19 +95,18 @@ class Bench:
         self.dist.all_reduce(one)
         return {"rank": rank, "size": int(one.item()), "seconds": time.monotonic() - began}
 
-    def leave(self, order: Order) -> Order:
+    def leave(self, _order: Order) -> Order:
         """End the world that this process is in."""
-        del order
         if self.dist.is_initialized():
             try:
                 self.dist.destroy_process_group()
             except Exception:  # noqa: BLE001 - a broken world cannot be left in order
                 traceback.print_exc()
+        forget_worlds(self.dist.distributed_c10d)
         return {}
 
-    def sums(self, order: Order) -> Order:
+    def sums(self, _order: Order) -> Order:
         """Add up what depends on the rank, where the result is known; max and min over a checksum of all of it."""
-        del order
         torch, dist = self.torch, self.dist
         wrong = []
         places = torch.arange(4096, dtype=torch.int64)
@@ -140,7 +137,6 @@ class Bench:
 
     def reduce(self, order: Order) -> Order:
         """Measure all_reduce for each size: seconds of one, the slowest rank's, over a number that all agree on."""
-        torch, dist = self.torch, self.dist
         rows = []
         end = time.monotonic() + order["limit_s"]
         for size in order["sizes"]:
@@ -152,11 +148,9 @@ class Bench:
             number = max(1, min(50, int(order["each_s"] / max(once, 1e-6))))
             rows.append({"bytes": size, "seconds": self.agree(self.time_reduces(data, number)), "number": number})
             # All take the same decision: it is taken from what they have agreed on.
-            over = torch.tensor([1.0 if time.monotonic() > end else 0.0])
-            dist.all_reduce(over, op=dist.ReduceOp.MAX)
+            over = self.agree(1.0 if time.monotonic() > end else 0.0)
             after = [other for other in order["sizes"] if other > size]
-            slow = bool(after) and rows[-1]["seconds"] * (after[0] / max(size, 1 << 12)) > LONGEST_S
-            if over.item() or slow:
+            if over or (after and rows[-1]["seconds"] * (after[0] / max(size, 1 << 12)) > LONGEST_S):
                 break
         return {"rows": rows, "transport": self.transport()}
 
@@ -269,6 +263,20 @@ def open_notes() -> int:
         return os.dup(file.fileno())
 
 
+def forget_worlds(c10d: Any) -> None:
+    """Count worlds anew: one that did not form counts too, and a peer for which all went well has another number."""
+    for holder, name in ((getattr(c10d, "_world", None), "group_count"), (c10d, "_group_count")):
+        if hasattr(holder, name):
+            setattr(holder, name, 0)
+
+
+def describe(error: BaseException) -> str:
+    """Say what went wrong in a line; of NCCL's many, the cause is what follows "Last error"."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    causes = [lines[place + 1] for place, line in enumerate(lines[:-1]) if line.startswith("Last error")]
+    return (type(error).__name__ + ": " + ": ".join(lines[:1] + causes[:1]))[:400]
+
+
 def main() -> None:
     """Answer one order after the other until they end."""
     bench = Bench()
@@ -282,8 +290,7 @@ def main() -> None:
             answer.update(getattr(bench, order["op"])(order))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the launch host is told
             traceback.print_exc()
-            lines = str(error).strip().splitlines() or [""]
-            answer["error"] = (type(error).__name__ + ": " + lines[0])[:400]
+            answer["error"] = describe(error)
         out.write(json.dumps(answer) + "\n")
         out.flush()
     os._exit(0)

@@ -25,3 +25,9 @@ class NetworkFacts(FactGroup):
     interfaces: tuple[InterfaceFacts, ...] = ()
     ufw: bool | None = None
     """The firewall of Debian and Ubuntu is switched on."""
+    firewalld: bool | None = None
+    """That of Fedora and its like starts with the machine."""
+    nft_input: str = ""
+    """Family, table and chain of nftables that what comes in has to pass, where they are loaded with the machine."""
+    reserved_ports: str = ""
+    """Ports and ranges that no outgoing connection is given, as the kernel writes them."""

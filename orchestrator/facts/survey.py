@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orchestrator.facts.collectives import CollectivesFacts
 from orchestrator.facts.group import FactGroup
 from orchestrator.facts.load import LoadFacts
@@ -12,6 +14,8 @@ from orchestrator.facts.reach import ReachFacts
 class Survey(FactGroup):
     """The answers that need several nodes or time; None: not measured in this call."""
 
+    named_interfaces: tuple[Mapping[str, str], ...] = ()
+    """The variables of the run that name interfaces, as they are given for each node."""
     reach: ReachFacts | None = None
     mesh: MeshFacts | None = None
     collectives: CollectivesFacts | None = None

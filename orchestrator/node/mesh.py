@@ -1,8 +1,8 @@
 """Tries the ways between this node and every other one: TCP with a payload both ways, and UDP that must not be fragmented.
 
 request: {"address": A, "interface": I, "nonce": N, "rank": R}. It listens on a TCP and a UDP port that the kernel picks and says
-{"tcp": P, "udp": P, "mtu": M}. The order {"op": "test", "peers": [{"rank", "address", "tcp", "udp"}], "limit_s": S} is answered with
-{"results": [...]}, one for each peer; others are served until the orders end.
+{"address": A, "tcp": P, "udp": P, "mtu": M}. The order {"op": "test", "peers": [{"rank", "address", "tcp", "udp"}], "limit_s": S} is answered with
+{"results": [...]}, one for each peer; with "again": true only times are taken. Others are served until the orders end.
 """
 
 from __future__ import annotations
@@ -10,25 +10,34 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import signal
 import socket
 import threading
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from orchestrator.node.probe_network import read_addresses, source_towards
 from orchestrator.node.reach import STEPS
 from orchestrator.node.wire import Wire
 
 Answer = Dict[str, Any]
+UdpWay = Tuple[socket.socket, Tuple[str, int], bytes]
+"""A socket of ours, where it sends to, and what begins all that we send."""
 PAYLOAD = 256 * 1024
 """More than a congestion window: a path that loses full-sized packets stalls."""
 PAYLOAD_S = 8.0
 """Of a way on which it takes longer the rate is known well enough; the launch host waits for all."""
+LIFE_S = 180
+"""A launch host whose link is cut is not seen to be gone: nothing stays here longer."""
+ECHOES = 4
+"""A busy machine is slow to answer now and then: the quickest answer counts."""
 PIECE = 1 << 16
 LONGEST_LINE = 1024
 SMALL = 200
 TRIES = 5
 ANSWER_S = 0.25
+SIZES = 16
+"""So many sizes are tried at the same time where full ones do not pass."""
 IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PROBE = 10, 23, 3
 """Linux's numbers: don't fragment, and ask the path anew whatever is remembered of it."""
 HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
@@ -38,19 +47,38 @@ LEAST = {socket.AF_INET: 576, socket.AF_INET6: 1280}
 def main(request: Answer, wire: Wire, modules: Dict[str, str]) -> None:
     """Serve the other nodes, and test the ways to them when told so."""
     del modules
+    signal.alarm(LIFE_S)
     family = socket.AF_INET6 if ":" in request["address"] else socket.AF_INET
+    held = read_addresses()
+    request = {**request, "address": _own_address(request, family, held)}
     listener, echo = _open(socket.SOCK_STREAM, family, request), _open(socket.SOCK_DGRAM, family, request)
     listener.listen(128)
-    mtu = next((entry["mtu"] for entry in read_addresses() if entry["address"] == request["address"]), None)
+    mtu = next((entry["mtu"] for entry in held if entry["address"] == request["address"]), None)
     threading.Thread(target=_serve, args=(listener, request), daemon=True).start()
     threading.Thread(target=_echo, args=(echo, request["nonce"].encode()), daemon=True).start()
-    wire.send({"tcp": listener.getsockname()[1], "udp": echo.getsockname()[1], "mtu": mtu})
+    ports = {"tcp": listener.getsockname()[1], "udp": echo.getsockname()[1]}
+    wire.send({"address": request["address"], "mtu": mtu, **ports})
     while True:
         order = wire.read_order()
         if order is None:
             return
         if order.get("op") == "test":
             wire.send({"results": _test_all(order, request, mtu)})
+
+
+def _own_address(request: Answer, family: int, held: List[Answer]) -> str:
+    """Behind a translation nobody here holds the address that was proved: gloo would give out the interface's own."""
+    address = str(request["address"])
+    if address.startswith("127.") or any(entry["address"] == address for entry in held):
+        return address
+    own = [
+        str(entry["address"])
+        for entry in held
+        if entry["interface"] == request["interface"]
+        and (":" in entry["address"]) == (family == socket.AF_INET6)
+        and not entry["address"].startswith("fe80:")
+    ]
+    return own[0] if own else address
 
 
 def _open(kind: int, family: int, request: Answer) -> socket.socket:
@@ -70,7 +98,11 @@ def _forbid_fragments(sock: socket.socket, family: int) -> None:
 
 def _serve(listener: socket.socket, request: Answer) -> None:
     while True:
-        visitor, peer = listener.accept()
+        try:
+            visitor, peer = listener.accept()
+        except OSError:
+            time.sleep(0.05)  # no files are left for the moment
+            continue
         threading.Thread(target=_answer, args=(visitor, str(peer[0]), request), daemon=True).start()
 
 
@@ -84,6 +116,8 @@ def _answer(visitor: socket.socket, peer: str, request: Answer) -> None:
         holder = next((entry["interface"] for entry in read_addresses() if entry["address"] == back), "")
         greeting = {"nonce": request["nonce"], "seen": peer, "back": back, "back_interface": holder}
         visitor.sendall(json.dumps(greeting).encode() + b"\n")
+        for _ in range(ECHOES):
+            visitor.sendall(visitor.recv(1))
         _read_payload(visitor)
         visitor.sendall(b"\0" * PAYLOAD)
 
@@ -125,7 +159,8 @@ def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]
 
     def put(place: int, peer: Answer) -> None:
         results[place] = {"target": peer["rank"], **_test_tcp(peer, request, order["limit_s"])}
-        if results[place]["ok"] and mtu:
+        large_are_lost = results[place].get("step") == "stalled"
+        if mtu and not order.get("again") and (results[place]["ok"] or large_are_lost):
             results[place].update(_test_udp(peer, request, mtu))
 
     threads = [threading.Thread(target=put, args=item, daemon=True) for item in enumerate(order["peers"])]
@@ -138,34 +173,49 @@ def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]
 
 def _test_tcp(peer: Answer, request: Answer, limit_s: float) -> Answer:
     family = socket.AF_INET6 if ":" in peer["address"] else socket.AF_INET
-    step = "connect"
+    found: Answer = {"ok": False, "step": "timeout", "detail": f"no answer within {limit_s:g} s"}
     try:
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.settimeout(limit_s)
             sock.bind((request["address"], 0))
             sock.connect((peer["address"], peer["tcp"]))
-            began = time.monotonic()
-            sock.sendall(request["nonce"].encode() + b"\n")
-            greeting = json.loads(_read_line(sock) or b"{}")
-            rtt_s = time.monotonic() - began
-            if greeting.pop("nonce", "") != request["nonce"]:
-                return {"ok": False, "step": "wrong answer", "detail": "somebody else answers there"}
-            step = "payload"
-            began = time.monotonic()
-            sock.sendall(b"\0" * PAYLOAD)
-            size = _read_payload(sock, began + PAYLOAD_S)
-            took_s = max(time.monotonic() - began, 1e-6)
+            _talk(sock, request["nonce"], found)
     except socket.timeout:
-        if step == "payload":
-            return {"ok": False, "step": "stalled", "detail": f"it connects, but {PAYLOAD >> 10} KiB do not pass"}
-        return {"ok": False, "step": "timeout", "detail": f"no answer within {limit_s:g} s"}
+        pass  # how far it came is known
     except (OSError, ValueError) as error:
-        number = error.errno if isinstance(error, OSError) else 0
-        return {"ok": False, "step": STEPS.get(number or 0, "failed"), "detail": str(error)}
+        number = error.errno if isinstance(error, OSError) else None
+        what = error.strerror if isinstance(error, OSError) else ""
+        found.update(step=STEPS.get(number or 0, "failed"), detail=what or str(error))
+    return found
+
+
+def _talk(sock: socket.socket, nonce: str, found: Answer) -> None:
+    """Be greeted, take the time, and send a payload there and back; what is found so far holds at any moment."""
+    sock.sendall(nonce.encode() + b"\n")
+    greeting = json.loads(_read_line(sock) or b"{}")
+    if greeting.pop("nonce", "") != nonce:
+        found.update(step="wrong answer", detail="somebody else answers there")
+        return
+    found.update(greeting)
+    cut = {"step": "cut", "detail": "the other side closed it half-way"}
+    times_s = []
+    for _ in range(ECHOES):
+        began = time.monotonic()
+        sock.sendall(b"\0")
+        if not sock.recv(1):
+            found.update(cut)
+            return
+        times_s.append(time.monotonic() - began)
+    found["rtt_ms"] = round(min(times_s) * 1e3, 3)
+    found.update(step="stalled", detail=f"it connects, but {PAYLOAD >> 10} KiB do not pass")
+    began = time.monotonic()
+    sock.sendall(b"\0" * PAYLOAD)
+    size = _read_payload(sock, began + PAYLOAD_S)
+    took_s = max(time.monotonic() - began, 1e-6)
     if size < PAYLOAD and took_s < PAYLOAD_S:
-        return {"ok": False, "step": "cut", "detail": "the other side closed it half-way"}
-    rate_mbs = round((PAYLOAD + size) / took_s / 1e6, 2)
-    return {"ok": True, "rtt_ms": round(rtt_s * 1e3, 3), "rate_mbs": rate_mbs, **greeting}
+        found.update(cut)
+        return
+    found.update(ok=True, step="", detail="", rate_mbs=round((PAYLOAD + size) / took_s / 1e6, 2))
 
 
 def _test_udp(peer: Answer, request: Answer, mtu: int) -> Answer:
@@ -180,24 +230,41 @@ def _test_udp(peer: Answer, request: Answer, mtu: int) -> Answer:
             return {"udp": "silent"}
         if _passes(way, full):
             return {"udp": "ok", "full_bytes": full + HEADERS[family], "passes_bytes": full + HEADERS[family]}
-        low, high = LEAST[family] - HEADERS[family], full
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if _passes(way, middle, 2) else (low, middle)
-    return {"udp": "ok", "full_bytes": full + HEADERS[family], "passes_bytes": low + HEADERS[family]}
+        largest = _find_largest(way, LEAST[family] - HEADERS[family], full)
+    return {"udp": "ok", "full_bytes": full + HEADERS[family], "passes_bytes": largest + HEADERS[family]}
 
 
-def _passes(way: Tuple[socket.socket, Tuple[str, int], bytes], size: int, tries: int = TRIES) -> bool:
+def _find_largest(way: UdpWay, low: int, high: int) -> int:
+    """Narrow down between a size that passes and one that does not, with many sizes at the same time."""
+    while high - low > 1:
+        step = max(1, (high - low) // (SIZES + 1))
+        sizes = list(range(low + step, high, step))
+        low = max(_passing(way, sizes), default=low)
+        high = min(size for size in (*sizes, high) if size > low)
+    return low
+
+
+def _passes(way: UdpWay, size: int) -> bool:
+    return any(size in _passing(way, [size]) for _ in range(TRIES))
+
+
+def _passing(way: UdpWay, sizes: Sequence[int]) -> Set[int]:
+    """Send a datagram of each size, twice where there are several; tell which are answered in time."""
     sock, target, nonce = way
-    wanted = nonce + b" %d" % size
-    for _ in range(tries):
-        end = time.monotonic() + ANSWER_S
+    passed: Set[int] = set()
+    for _ in range(2 if len(sizes) > 1 else 1):
+        for size in sizes:
+            with contextlib.suppress(OSError):  # too long for this interface
+                sock.sendto(nonce + b"\0" * (size - len(nonce)), target)
+    end = time.monotonic() + ANSWER_S
+    while len(passed) < len(sizes) and time.monotonic() < end:
         try:
-            sock.sendto(nonce + b"\0" * (size - len(nonce)), target)
-            while time.monotonic() < end:
-                sock.settimeout(max(0.01, end - time.monotonic()))
-                if sock.recv(1 << 16) == wanted:
-                    return True
+            sock.settimeout(max(0.01, end - time.monotonic()))
+            answer = sock.recv(1 << 16)
+        except socket.timeout:
+            break
         except OSError:
-            continue  # too long for this interface, or nothing came
-    return False
+            continue  # an ICMP answer to what was sent before
+        if answer.startswith(nonce + b" ") and int(answer[len(nonce) :]) in sizes:
+            passed.add(int(answer[len(nonce) :]))
+    return passed

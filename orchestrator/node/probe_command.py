@@ -6,12 +6,16 @@ import contextlib
 import grp
 import os
 import pwd
+import selectors
 import signal
 import subprocess
 import threading
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+import time
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 LIMIT_S = 5.0
+BYTES_LIMIT = 32 << 20
+"""Of all that one command writes; the largest honest answer, a journal's, has a few MiB."""
 TIME_IS_UP = "gave no answer within"
 
 
@@ -47,16 +51,65 @@ def ask(
     except OSError as error:
         raise NoAnswerError(f"{name}: {error.strerror or error}") from None
     try:
-        out, err = process.communicate(text.encode() if text else None, timeout=limit_s)
+        out, err = _communicate(process, text.encode(), limit_s)
     except subprocess.TimeoutExpired:
         _end(process)
         raise NoAnswerError(f"{name} {TIME_IS_UP} {limit_s:g} s") from None
+    except OverflowError:
+        _end(process)
+        raise NoAnswerError(f"{name} wrote more than {BYTES_LIMIT >> 20} MiB") from None
     if process.returncode != 0:
         said = (err or out).decode("utf-8", "replace").strip().splitlines()
         failed = NoAnswerError(f"{name} ended with {process.returncode}" + (f": {said[-1][:200]}" if said else ""))
         failed.out, failed.said = out.decode("utf-8", "replace"), "\n".join(said)
         raise failed
     return out.decode("utf-8", "replace")
+
+
+def _communicate(process: "subprocess.Popen[bytes]", text: bytes, limit_s: float) -> Tuple[bytes, bytes]:
+    """Do as Popen.communicate does, but give up on one that writes without end: it would fill the node's memory."""
+    until = time.monotonic() + limit_s
+    written: Dict[int, List[bytes]] = {}
+    room = BYTES_LIMIT
+    with selectors.DefaultSelector() as selector:
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            written[pipe.fileno()] = []
+            selector.register(pipe, selectors.EVENT_READ)
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        while selector.get_map():
+            ready = selector.select(until - time.monotonic())
+            if time.monotonic() >= until:
+                raise subprocess.TimeoutExpired(process.args, limit_s)
+            for key, events in ready:
+                if events & selectors.EVENT_WRITE:
+                    text = _feed(key.fd, text)
+                    ended = not text
+                else:
+                    chunk = os.read(key.fd, 1 << 16)
+                    written[key.fd].append(chunk)
+                    room -= len(chunk)
+                    ended = not chunk
+                if room < 0:
+                    raise OverflowError
+                if ended:
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()  # type: ignore[union-attr]
+    process.wait(max(until - time.monotonic(), 0))
+    out, err = (b"".join(chunks) for chunks in written.values())
+    return out, err
+
+
+def _feed(fd: int, text: bytes) -> bytes:
+    """Write what fits, and give what is left; nothing is left for one that reads no more."""
+    try:
+        return text[os.write(fd, text[: 1 << 16]) :]
+    except BlockingIOError:
+        return text
+    except OSError:
+        return b""
 
 
 def ask_all(*questions: Tuple[str, Sequence[str]]) -> Dict[str, Tuple[str, str]]:

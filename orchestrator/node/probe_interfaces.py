@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from typing import Any, Dict, List, Optional
 
 from orchestrator.node.probe_command import read_text
@@ -15,7 +17,9 @@ def probe_interfaces(request: Facts) -> Facts:
     """Read counters and filters of every interface with an address."""
     del request
     names = sorted({entry["interface"] for entry in read_addresses() if entry["interface"] != "lo"})
-    return {"network": {"interfaces": [_interface(name) for name in names], "ufw": _ufw()}}
+    firewalls = {"ufw": _ufw(), "firewalld": _is_enabled("firewalld"), "nft_input": _nft_input()}
+    reserved = read_text("/proc/sys/net/ipv4/ip_local_reserved_ports")
+    return {"network": {"interfaces": [_interface(name) for name in names], "reserved_ports": reserved, **firewalls}}
 
 
 def _interface(name: str) -> Facts:
@@ -49,6 +53,30 @@ def _ufw() -> Optional[bool]:
     if not os.path.exists("/etc/ufw/ufw.conf"):
         return None
     return parse_ufw(read_text("/etc/ufw/ufw.conf"))
+
+
+def _is_enabled(service: str) -> bool:
+    """Tell whether systemd starts a service with the machine: a link in what wants it, readable for everybody."""
+    return bool(glob.glob(f"/etc/systemd/system/*.wants/{service}.service"))
+
+
+def _nft_input() -> str:
+    return parse_nft_input(read_text("/etc/nftables.conf")) if _is_enabled("nftables") else ""
+
+
+def parse_nft_input(text: str) -> str:
+    """Name the family, the table and the chain that what comes in has to pass; empty when there is none."""
+    lines = "\n".join(line.partition("#")[0] for line in text.splitlines())
+    table = chain = ""
+    for words in re.findall(r"\btable\s+(?:\w+\s+)?\S+\s*\{|\bchain\s+\S+\s*\{|\bhook\s+input\b", lines):
+        if words.startswith("table"):
+            table = " ".join(words.rstrip("{").split()[1:])
+        elif words.startswith("chain"):
+            chain = words.rstrip("{").split()[1]
+        elif table and chain:
+            # Without a family it is IPv4's.
+            return f"{table if ' ' in table else f'ip {table}'} {chain}"
+    return ""
 
 
 def parse_ufw(text: str) -> bool:

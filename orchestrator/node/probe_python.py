@@ -60,7 +60,9 @@ if words["source"] is not None:
         compile(words["source"], words["script"], "exec", 0, True)
         facts["syntax"] = ""
     except SyntaxError as error:
-        facts["syntax"] = "line %s: %s" % (error.lineno, error.msg)
+        facts["syntax"] = "line %s: %s" % (error.lineno, error.msg) if error.lineno else str(error.msg)
+    except (ValueError, MemoryError, RecursionError) as error:
+        facts["syntax"] = str(error) or "it is nested too deeply"
     except Exception:
         pass
 base = getattr(sys, "base_prefix", sys.prefix)

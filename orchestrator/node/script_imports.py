@@ -92,7 +92,7 @@ def _read_file(reading: _Reading, path: str, package: str, *, certain: bool, is_
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read(BYTES_LIMIT), path)
-    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if is_main:
             reading.trouble = describe(error)
         return
@@ -104,7 +104,9 @@ def _read_file(reading: _Reading, path: str, package: str, *, certain: bool, is_
 def describe(error: Exception) -> str:
     """Say in a few words why a file could not be read as Python."""
     if isinstance(error, SyntaxError):
-        return "line %s: %s" % (error.lineno, error.msg)
+        return "line %s: %s" % (error.lineno, error.msg) if error.lineno else str(error.msg)
+    if isinstance(error, (RecursionError, MemoryError)):
+        return "it is nested too deeply"
     return str(getattr(error, "strerror", None) or error)
 
 

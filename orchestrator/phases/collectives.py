@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from orchestrator.checks.pairs import find_causes
 from orchestrator.facts.collectives import CollectivesFacts, WorldFacts
 from orchestrator.phases.exercise import Crew, Exercise
 from orchestrator.phases.ways import Ways
@@ -40,7 +41,7 @@ def _run(worlds: Worlds) -> CollectivesFacts:
     ways = Ways(worlds)
     if world.formed:
         return found.model_copy(update={"world": world, "transports": transports, "pairs": ways.within()})
-    pairs = ways.alone()
+    pairs = ways.alone([rank for rank, _ in find_causes(world.troubles)])
     largest = None
     if not any(pair.trouble for pair in pairs):
         worlds.tell("collectives over all nodes, with more time: every pair is well")
@@ -48,6 +49,10 @@ def _run(worlds: Worlds) -> CollectivesFacts:
         again, transports = _measure_all(worlds, SECOND_TRY)
         world = again.model_copy(update={"at_first": world.troubles}) if again.formed else world
         largest = None if again.formed else _find_largest(worlds)
+    if largest is not None:
+        # The next one spoils it: by the number of all, or by its way to one that it has not met.
+        pairs = ways.with_one(largest, pairs)
+        largest = None if any(pair.trouble for pair in pairs) else largest
     update = {"world": world, "pairs": pairs, "transports": transports, "largest": largest}
     return found.model_copy(update=update)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from orchestrator.values import EnvValue, Node
 IDLE_S = 90.0
 """A node ends by itself when the launch host has been silent for so long."""
 LIMIT_S = 1800.0
+LISTEN_S = 0.3
 Order = Mapping[str, Any]
 
 
@@ -69,6 +71,29 @@ class Crew:
 def read_program(name: str) -> str:
     """Read the text of a program that is sent, never imported here."""
     return resources.files("orchestrator.exercise").joinpath(f"{name}.py").read_text("utf-8")
+
+
+class Deadline:
+    """When no more answers are waited for; trouble brings it nearer, for all nodes alike."""
+
+    def __init__(self, limit_s: float, after_trouble_s: float | None) -> None:
+        self._end = time.monotonic() + limit_s
+        self._after_trouble_s = after_trouble_s
+
+    def left_s(self) -> float:
+        """Say how much time is left."""
+        return max(0.0, self._end - time.monotonic())
+
+    def shorten(self) -> None:
+        """Take notice of trouble, the first time."""
+        if self._after_trouble_s is not None:
+            self._end = min(self._end, time.monotonic() + self._after_trouble_s)
+            self._after_trouble_s = None
+
+
+def cannot(said: Said) -> bool:
+    """Tell whether the answer is that it does not work."""
+    return said.answer is not None and "error" in said.answer
 
 
 class Exercise:
@@ -148,36 +173,41 @@ class Exercise:
         """List the nodes with a process that has ended, or has not answered the last question it got."""
         return sorted({node_rank for node_rank, _ in self._stuck})
 
-    def ask(self, orders: Mapping[int, Order], timeout_s: float) -> list[Said]:
-        """Give each node its order, and wait until every process of theirs has answered, has ended or the time is over."""
+    def ask(self, orders: Mapping[int, Order], timeout_s: float, after_trouble_s: float | None = None) -> list[Said]:
+        """Give each node its order, and wait until every process of theirs has answered, has ended or the time is over.
+
+        Where all do something together, one that ends or cannot spoils it for all: then the others are waited for
+        only so much longer.
+        """
         number = next(self._numbers)
-        end = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s, after_trouble_s)
         work = list(orders.items())
-        answers = fan_out(lambda item: self._ask_node(item[0], item[1], number, end), work, len(work))
+        answers = fan_out(lambda item: self._ask_node(item[0], item[1], number, deadline), work, len(work))
         asked = [said for node in answers for said in node]
         self._stuck |= {(said.node_rank, said.local_rank) for said in asked if said.answer is None}
         return asked
 
-    def _ask_node(self, node_rank: int, order: Order, number: int, end: float) -> list[Said]:
+    def _ask_node(self, node_rank: int, order: Order, number: int, deadline: Deadline) -> list[Said]:
         processes = range(self.crew.processes(node_rank))
         local = order.get("only")
         wanted = {rank for rank in processes if local is None or rank == local}
         found: dict[int, Said] = {}
         try:
-            patience_s = max(0.0, end - time.monotonic())
-            self._channels[node_rank].send({**order, "number": number, "patience_s": patience_s})
+            self._channels[node_rank].send({**order, "number": number, "patience_s": deadline.left_s()})
             # One that has ended is not waited for; what the others have to say is.
-            while (wanted - set(found)) & self._live[node_rank]:
-                self._hear(node_rank, number, end, found)
-        except TimeoutError:
-            pass
+            while (wanted - set(found)) & self._live[node_rank] and deadline.left_s():
+                with contextlib.suppress(TimeoutError):
+                    self._hear(node_rank, number, min(LISTEN_S, deadline.left_s()), found)
+                if not wanted - set(found) <= self._live[node_rank] or any(map(cannot, found.values())):
+                    deadline.shorten()
         except LinkLostError as error:
             self._live[node_rank] = set()
             self._last |= {(node_rank, rank): error.what for rank in processes}
+            deadline.shorten()
         return [found.get(rank) or self._silent(node_rank, rank) for rank in sorted(wanted)]
 
-    def _hear(self, node_rank: int, number: int, end: float, found: dict[int, Said]) -> None:
-        frame = self._channels[node_rank].read(max(0.01, end - time.monotonic()))
+    def _hear(self, node_rank: int, number: int, limit_s: float, found: dict[int, Said]) -> None:
+        frame = self._channels[node_rank].read(limit_s)
         if frame is None:
             raise LinkLostError(what="the launcher's program on the node ended", where=self.crew.nodes[node_rank].name)
         header = frame.header

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import NodeError, UsageError
 from orchestrator.facts import Facts, Survey, parse_facts
 from orchestrator.facts.group import parse_group
 from orchestrator.phases.preflight import NodeAnswer
+from orchestrator.settings import Settings
 from orchestrator.values import Node
 
 SCHEMA = 1
@@ -62,14 +64,69 @@ def read_answers(folder: Path) -> tuple[tuple[Node, ...], list[Facts], Survey]:
     for node_rank, path in enumerate(paths):
         document = _read(path)
         try:
-            offset, error_s = document["clock"]
+            offset, error_s = (_number(value) for value in document["clock"])
             nodes.append(_NODE.validate_json(json.dumps(document["node"])))
-            known = parse_facts(node_rank, document["answer"], (float(offset), float(error_s)), str(path))
-            facts.append(replace(known, answer_s=float(document["took_s"])))
+            known = parse_facts(node_rank, document["answer"], (offset, error_s), str(path))
+            facts.append(replace(known, answer_s=_number(document["took_s"])))
+        except ValidationError as error:
+            raise _odd(path, f"node.{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
+        except NodeError as error:
+            raise _odd(path, error.what) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _odd(path, f"{type(error).__name__}: {error}") from None
-    survey = folder / SURVEY
-    return tuple(nodes), facts, parse_group(Survey, _read(survey), str(survey)) if survey.exists() else Survey()
+        if document.get("node_rank") != node_rank:
+            # What was measured between the nodes is told by their ranks.
+            raise _odd(path, f"node {node_rank} is missing")
+    return tuple(nodes), facts, _read_survey(folder / SURVEY, len(nodes))
+
+
+def refuse_unmeasured(survey: Survey, settings: Settings) -> None:
+    """Refuse to judge what the folder does not hold, and to keep what is kept already.
+
+    Raises:
+        UsageError: a level is asked for that was not measured, or the facts are to be saved again.
+    """
+    folder = str(settings.from_facts)
+    if settings.save_facts is not None:
+        raise UsageError("--from-facts and --save-facts exclude each other", "command line", "leave one out")
+    measured = 2 if survey.load is not None else 1 if survey.collectives is not None else 0
+    if settings.check_level > measured:
+        raise UsageError(
+            f"the saved facts are of level {measured}",
+            where=folder,
+            remedy=f"leave --level out, or save them anew: check --level {settings.check_level} --save-facts {folder}",
+        )
+
+
+def _read_survey(path: Path, node_count: int) -> Survey:
+    if not path.exists():
+        raise _odd(path, "it is missing")
+    try:
+        survey = parse_group(Survey, _read(path), str(path))
+    except NodeError as error:
+        raise _odd(path, error.what) from None
+    if max(_ranks_of(survey), default=-1) >= node_count or min(_ranks_of(survey), default=0) < 0:
+        raise _odd(path, f"it tells of other nodes than the {node_count} of the folder")
+    if survey.reach is not None and survey.reach.attempts and len(survey.reach.attempts) != node_count:
+        raise _odd(path, f"it tells of {len(survey.reach.attempts)} nodes, and the folder has {node_count}")
+    return survey
+
+
+def _ranks_of(survey: Survey) -> list[int]:
+    ranks = [rank for way in (survey.mesh.ways if survey.mesh else ()) for rank in (way.source, way.target)]
+    if survey.collectives is not None:
+        ranks += [rank for pair in survey.collectives.pairs for rank in (pair.first, pair.second)]
+        ranks += [process.node_rank for process in survey.collectives.processes]
+    if survey.load is not None:
+        ranks += [member.node_rank for member in survey.load.members]
+        ranks += [gauges.node_rank for gauges in survey.load.gauges]
+    return ranks
+
+
+def _number(raw: Any) -> float:
+    if not math.isfinite(number := float(raw)):
+        raise ValueError(f"{raw} is no number")
+    return number
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -77,7 +134,7 @@ def _read(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _odd(path, error.strerror or str(error)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _odd(path, f"no JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise _odd(path, f"not of schema {SCHEMA}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.checks.pairs import SILENT
 from orchestrator.facts.collectives import ProcessFacts, ReduceRow, WorldFacts
 from orchestrator.phases.exercise import Crew, Exercise, Order, Said
 from orchestrator.plan.ranks import build_first_ranks
@@ -20,11 +21,12 @@ RANKS_A_SECOND = 16
 MARGIN_S = 12.0
 JOIN_MARGIN_S = 6.0
 """Whoever is silent for so long after the limit hangs, and is started anew."""
+AFTER_TROUBLE_S = 4.0
+"""Long enough for the others to say what they have seen of it."""
 CPU_SIZES = (8, 1 << 16, 1 << 20, 1 << 24)
 GPU_SIZES = (8, 1 << 16, 1 << 20, 1 << 24, 1 << 28, 1 << 30)
 EACH_S = 0.4
 REDUCE_S = 12.0
-SILENT = "no answer in time"
 
 
 @dataclass(frozen=True)
@@ -102,17 +104,20 @@ class Worlds:
                 del order["only"]
             for rank, ranks in world.members:
                 joins[rank] = {**order, "size": world.size, "ranks": list(ranks)}
-        return [*broken, *self.exercise.ask(joins, limit_s + JOIN_MARGIN_S)]
+        after_s = AFTER_TROUBLE_S if len(worlds) == 1 else None
+        return [*broken, *self.exercise.ask(joins, limit_s + JOIN_MARGIN_S, after_s)]
 
     def measure(self, worlds: Mapping[int | None, World]) -> tuple[list[WorldFacts], list[Said]]:
         """Add up and measure in worlds that have formed, by the node that each is of; None is that of all nodes."""
         of = {rank: key for key, world in worlds.items() for rank, _ in world.members}
         limit_s = self.join_s(max(world.size for world in worlds.values())) + MARGIN_S
-        sums = self.exercise.ask({rank: {"op": "sums"} for rank in of}, limit_s)
+        after_s = AFTER_TROUBLE_S if len(worlds) == 1 else None
+        sums = self.exercise.ask({rank: {"op": "sums"} for rank in of}, limit_s, after_s)
         broken = {of[said.node_rank] for said in sums if trouble_of(said)}
         sizes = GPU_SIZES if self.device == "cuda" else CPU_SIZES
         order = {"op": "reduce", "sizes": sizes, "each_s": EACH_S, "limit_s": REDUCE_S}
-        reduced = self.exercise.ask({rank: order for rank in of if of[rank] not in broken}, REDUCE_S + limit_s)
+        well = [rank for rank in of if of[rank] not in broken]
+        reduced = self.exercise.ask(dict.fromkeys(well, order), REDUCE_S + limit_s, after_s)
         found = [
             _build_world(
                 key,
@@ -162,19 +167,22 @@ def trouble_of(said: Said) -> str:
 
 
 def plain(text: str) -> str:
-    """Say what gloo and the store say without the places in their source, numbers of ports and names of keys."""
-    text = re.sub(r"^(?:\w+): \[[^\]]*\.(?:cc|cpp|h):\d+\] *", "", text)
+    """Say what gloo, NCCL and the store say without the places in their source, numbers of ports and names of keys."""
+    text = re.sub(r"\[[^\]\s]*\.(?:cc|cpp|h):\d+\] *", "", text)
+    text = re.sub(r"NCCL error in: \S+:\d+, ", "NCCL: ", text)
     text = re.sub(r"^\w*Error: wait timeout after (\d+)ms, keys: .*", r"the others did not come within \1 ms", text)
     return re.sub(r"\b(\d+)000 ?ms\b", r"\1 s", text)
 
 
+def weigh(said: Said) -> int:
+    """Order what went wrong: an end before an error, which it may have caused, before silence."""
+    return 1 if said.answer is not None else 2 if said.trouble == SILENT else 0
+
+
 def troubles_of(answers: Sequence[Said]) -> tuple[tuple[int, str], ...]:
-    """Give the trouble of every node that has one: an end before an error, which it may have caused, before silence."""
-    found: dict[int, tuple[int, str]] = {}
-    for said in answers:
+    """Give the trouble of every node that has one, the one that tells most."""
+    found: dict[int, str] = {}
+    for said in sorted(answers, key=weigh):
         if trouble := trouble_of(said):
-            weight = 1 if said.answer is not None else 2 if said.trouble == SILENT else 0
-            told = (weight, trouble)
-            if said.node_rank not in found or weight < found[said.node_rank][0]:
-                found[said.node_rank] = told
-    return tuple((rank, trouble) for rank, (_, trouble) in sorted(found.items()))
+            found.setdefault(said.node_rank, trouble)
+    return tuple(sorted(found.items()))

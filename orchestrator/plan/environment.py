@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.environment import is_secret_name
 from orchestrator.errors import ConfigError
 from orchestrator.plan.paths import NodePaths
-from orchestrator.plan.placeholders import replace_placeholders, speaks_for_config
+from orchestrator.plan.placeholders import NAMES, replace_placeholders, speaks_for_config
 from orchestrator.values import EnvValue, Node
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ PROTECTED = (
     "AORTA_CONFIG",
 )
 """What the launcher and torchrun set themselves: a value of the user's would be lost or would break the run."""
+
+INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+"""What names the interface of a node: ours, unless it is given."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VISIBLE = {"amd": "HIP_VISIBLE_DEVICES"}
@@ -104,6 +107,15 @@ def build_node_values(node: Node, gpu_kind: str) -> tuple[EnvValue, ...]:
     return tuple(
         EnvValue(name=name, value=text, origin=origin, secret=is_secret_name(name)) for name, text in texts.items()
     )
+
+
+def named_interfaces(node: Node, node_rank: int, given: Iterable[EnvValue]) -> dict[str, str]:
+    """Pick from what is given for a node the variables that name interfaces; the node's own line wins."""
+    placeholders = {**dict.fromkeys(NAMES, ""), "node_rank": str(node_rank)}
+    values = {value.name: _placed(value, placeholders) for value in given if value.name in INTERFACES}
+    return {name: value.value for name, value in values.items()} | {
+        name: text for name, text in node.env if name in INTERFACES
+    }
 
 
 def build_run_values(

@@ -30,6 +30,8 @@ def test_a_way_that_only_trickles_is_measured_and_given_up_in_time(monkeypatch: 
             with visitor:
                 visitor.recv(64)
                 visitor.sendall(json.dumps({"nonce": "n0", "seen": "127.0.0.1"}).encode() + b"\n")
+                for _ in range(mesh.ECHOES):
+                    visitor.sendall(visitor.recv(1))
                 mesh._read_payload(visitor)
                 while not over.wait(0.01):
                     visitor.sendall(b"\0")
