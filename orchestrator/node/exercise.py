@@ -190,6 +190,8 @@ class Engine:
             if order.get("engine") == "restart":
                 self.life += 1
                 self.start()
+                # Who gives the order waits for this word: an engine that hangs itself replaces nobody.
+                self.wire.send({"engine": "restarted", "life": self.life})
                 continue
             for worker in self.workers:
                 worker.send(json.dumps(order).encode() + b"\n")

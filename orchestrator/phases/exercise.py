@@ -25,6 +25,8 @@ IDLE_S = 90.0
 """A node ends by itself when the launch host has been silent for so long."""
 LIMIT_S = 1800.0
 LISTEN_S = 0.3
+RESTART_S = 20.0
+"""A kill of the old processes and a start of new ones; a node that takes longer hangs."""
 Order = Mapping[str, Any]
 
 
@@ -108,6 +110,7 @@ class Exercise:
         self._last: dict[tuple[int, int], str] = {}
         self._lives: list[int] = []
         self._stuck: set[tuple[int, int]] = set()
+        self._gone: set[int] = set()
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
@@ -159,15 +162,34 @@ class Exercise:
             channel.close()
 
     def restart(self, node_ranks: Sequence[int]) -> None:
-        """Replace the processes of some nodes by new ones; a node that is gone stays gone."""
-        for node_rank in node_ranks:
-            try:
-                self._channels[node_rank].send({"engine": "restart"})
-            except LinkLostError:
+        """Replace the processes of some nodes by new ones; a node that is gone, or whose engine hangs, stays gone."""
+        wanted = [node_rank for node_rank in node_ranks if node_rank not in self._gone]
+        again = fan_out(self._restart_node, wanted, max(1, len(wanted)))
+        for node_rank, works in zip(wanted, again, strict=True):
+            if works:
+                self._live[node_rank] = set(range(self.crew.processes(node_rank)))
+                self._stuck = {one for one in self._stuck if one[0] != node_rank}
                 continue
+            self._gone.add(node_rank)
+            self._live[node_rank] = set()
+            told = "the program that runs it on the node does not answer"
+            self._last |= {(node_rank, rank): told for rank in range(self.crew.processes(node_rank))}
+
+    def _restart_node(self, node_rank: int) -> bool:
+        """Give the order and wait for the word that it is done; what comes before it is of the old processes."""
+        try:
+            self._channels[node_rank].send({"engine": "restart"})
             self._lives[node_rank] += 1
-            self._live[node_rank] = set(range(self.crew.processes(node_rank)))
-            self._stuck = {one for one in self._stuck if one[0] != node_rank}
+            end = time.monotonic() + RESTART_S
+            while time.monotonic() < end:
+                frame = self._channels[node_rank].read(max(0.01, end - time.monotonic()))
+                if frame is None or "error" in frame.header:
+                    return False
+                if frame.header.get("life") == self._lives[node_rank] and "engine" in frame.header:
+                    return True
+        except (LinkLostError, TimeoutError):
+            return False
+        return False
 
     def stuck(self) -> list[int]:
         """List the nodes with a process that has ended, or has not answered the last question it got."""

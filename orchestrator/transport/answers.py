@@ -19,7 +19,9 @@ def read_frame(channel: Channel, where: str, limit_s: float) -> Frame:
         frame = channel.read(limit_s)
     except TimeoutError:
         raise LinkLostError(
-            what=f"no answer within {limit_s:g} s", where=where, remedy="is the node overloaded or its disk hanging?"
+            what=f"no answer within {limit_s:g} s",
+            where=where,
+            remedy="is the node overloaded, its disk hanging, or a login file (.bashrc) waiting for something?",
         ) from None
     if frame is None:
         raise NodeError(what="the launcher's program ended without an answer", where=where)

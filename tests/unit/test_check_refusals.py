@@ -127,3 +127,14 @@ def test_a_command_is_fed_and_read_to_its_end() -> None:
     assert ask(["sh", "-c", "exec <&-; echo out; echo err >&2"], 20, "y" * 1_000_000) == "out\n"
     with pytest.raises(NoAnswerError, match=r"sh gave no answer within 0\.2 s"):
         ask(["sh", "-c", "exec >&- 2>&-; sleep 20"], 0.2)
+
+
+def test_variables_for_check_take_nothing_from_a_launch(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "node_ip_list.txt").write_text("127.0.0.9 python=/nonexistent/python3\n")
+    (project / "train.py").write_text("")
+    monkeypatch.setenv("HOME", str(project.parent))
+    monkeypatch.setenv("AORTA_LAUNCH_CHECKS_ONLY", "disk")
+    assert main(["launch", "--dry-run", "train.py"]) == 3
+    assert "FAIL python" in capsys.readouterr().err

@@ -232,3 +232,22 @@ def state_of(pid: int) -> str:
 @pytest.mark.parametrize("name", ["collectives", "load"])
 def test_the_programs_need_nothing_newer_than_python_3_9(name: str) -> None:
     ast.parse(exercise.read_program(name), name, feature_version=(3, 9))
+
+
+def test_an_engine_that_hangs_is_given_up_and_not_waited_for_again(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exercise, "RESTART_S", 0.5)
+    with running(mark, monkeypatch, slots=1) as engine:
+        (said,) = engine.ask({0: {"op": "say"}}, 20)
+        assert said.answer is not None
+        parent = int(Path(f"/proc/{said.answer['pid']}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        os.kill(parent, signal.SIGSTOP)
+        try:
+            assert engine.ask({0: {"op": "say"}}, 0.3)[0].trouble == "no answer in time"
+            engine.restart([0])
+            began = time.monotonic()
+            assert "does not answer" in engine.ask({0: {"op": "say"}}, 60)[0].trouble
+            engine.restart([0])
+            assert "does not answer" in engine.ask({0: {"op": "say"}}, 60)[0].trouble
+            assert time.monotonic() - began < 10
+        finally:
+            os.kill(parent, signal.SIGCONT)
