@@ -171,6 +171,7 @@ def test_variables_of_the_shell_that_would_mislead_a_run_are_kept_from_it(nodes3
     scene.write(
         "train.py", "import os\nprint('rank', os.environ['RANK'], 'inspects', os.environ.get('PYTHONINSPECT'))\n"
     )
+    (tmp_path / "train.py").write_text("pass\n")
     shell = nodes3.home(2) / ".bashrc"
     stranger = "RANK=5 TORCHELASTIC_RUN_ID=by-hand exec cat"
     shell.write_text("export RANK=7 WORLD_SIZE=9 MASTER_PORT=1 PYTHONINSPECT=1\n")
