@@ -113,16 +113,14 @@ def check_path_mtu(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey
     if survey.mesh is None or survey.mesh.skipped:
         return _not_tried(survey, facts)
     answers: Answers = []
-    for node, fact in zip(nodes, facts, strict=True):
+    for fact in facts:
         mine = [way for way in _ways(survey) if way.source == fact.node_rank != way.target]
         stalled = [way for way in mine if way.step == "stalled"]
         small = [way for way in mine if _is_small(way)]
         passing = [way for way in mine if way.ok]
         if stalled or small:
             told = _tell_small(nodes, facts, survey, stalled or small)
-            answers.append(
-                (fact.node_rank, (fail if stalled else warn)(told, _widen(node, nodes, facts, survey, mine)))
-            )
+            answers.append((fact.node_rank, (fail if stalled else warn)(told, _widen(nodes, facts, survey, mine))))
         elif passing and all(way.udp == "silent" for way in passing):
             answers.append((fact.node_rank, unknown("UDP does not come back, so it was not measured")))
         elif not passing:
@@ -153,18 +151,34 @@ def _tell_small(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, w
     return f"to {names}: {told}" + (f" (its own MTU is {theirs})" if narrow and len(ways) == 1 else "")
 
 
-def _widen(node: Node, nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, ways: Sequence[Way]) -> str:
+def _widen(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, ways: Sequence[Way]) -> str:
     """Build the line that makes the sizes fit: at the other end where that one is odd, else here."""
-    bad = [way for way in ways if way.step == "stalled" or _is_small(way)]
+    bad = [way for way in ways if _is_bad(way)]
     sizes = [_own_mtu(facts, survey, fact.node_rank) or 0 for fact in facts]
     full = max((way.full_bytes or 0 for way in bad), default=0)
     odd = [way.target for way in bad if 0 < sizes[way.target] < full]
     if odd and 2 * sum(size >= full for size in sizes) >= len(sizes):
-        interface = find_place(survey, odd[0])[1]
-        return on_node(nodes[odd[0]], f"sudo ip link set dev {interface} mtu {full}", terminal=True)
-    interface = find_place(survey, bad[0].source)[1] or "eth0"
-    most = min((way.passes_bytes or 0 for way in bad if _is_small(way)), default=SMALLEST)
-    return on_node(node, f"sudo ip link set dev {interface} mtu {max(most, SMALLEST)}", terminal=True)
+        return _set_mtu(nodes, survey, odd[0], full)
+    everyone = [way for way in _ways(survey) if _is_bad(way)]
+    inward = Counter(way.target for way in everyone)
+    # A node to which nobody gets large packets has a narrow cable.
+    narrow = {way.target for way in bad if inward[way.target] == len(nodes) - 1 > 1}
+    here = bad[0].source
+    if narrow and inward[here] < len(nodes) - 1:
+        here = min(narrow)
+    most = min(
+        (way.passes_bytes or 0 for way in everyone if here in (way.source, way.target) and _is_small(way)), default=0
+    )
+    return _set_mtu(nodes, survey, here, max(most, SMALLEST))
+
+
+def _is_bad(way: Way) -> bool:
+    return way.step == "stalled" or _is_small(way)
+
+
+def _set_mtu(nodes: Sequence[Node], survey: Survey, node_rank: int, size: int) -> str:
+    interface = find_place(survey, node_rank)[1] or "eth0"
+    return on_node(nodes[node_rank], f"sudo ip link set dev {interface} mtu {size}", terminal=True)
 
 
 def check_routes(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
@@ -175,7 +189,7 @@ def check_routes(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, 
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
         here, interface = find_place(survey, fact.node_rank)
-        inward = [way for way in _ways(survey) if way.target == fact.node_rank and way.ok]
+        inward = [way for way in _ways(survey) if way.target == fact.node_rank and (way.ok or way.seen)]
         translated = [
             (way, place)
             for way in inward
@@ -210,24 +224,36 @@ def check_latency(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey,
     ways = [way for way in _ways(survey) if way.ok and way.rtt_ms is not None and way.rate_mbs]
     if not ways:
         return [(fact.node_rank, skip("no way is open")) for fact in facts]
-    rtt_ms = statistics.median(way.rtt_ms or 0.0 for way in ways)
-    rate = statistics.median(way.rate_mbs or 0.0 for way in ways)
+    # One slow node has its part in most ways of three nodes: what is usual is what the best way of most nodes does.
+    rtt_ms = statistics.median(min(way.rtt_ms or 0.0 for way in mine) for mine in _by_source(ways).values())
+    rate = statistics.median(max(way.rate_mbs or 0.0 for way in mine) for mine in _by_source(ways).values())
     longest = max(threshold(settings, "latency", "warn_ms"), threshold(settings, "latency", "warn_times") * rtt_ms)
     least = min(threshold(settings, "latency", "warn_mbs"), threshold(settings, "latency", "warn_share") * rate)
+    bad = [way for way in ways if (way.rtt_ms or 0.0) > longest or (way.rate_mbs or 0.0) < least]
+    slow = {rank for rank, mine in _by_source(bad).items() if len(mine) == len(_by_source(ways)[rank]) > 1}
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
         mine = [way for way in ways if way.source == fact.node_rank]
-        bad = [way for way in mine if (way.rtt_ms or 0.0) > longest or (way.rate_mbs or 0.0) < least]
-        if bad:
-            told = "; ".join(f"to {nodes[way.target].name} {way.rtt_ms:g} ms, {way.rate_mbs:g} MB/s" for way in bad)
+        # A node that is slow to all others is told once.
+        told = [way for way in bad if way.source == fact.node_rank and (way.source in slow or way.target not in slow)]
+        if told:
+            words = "; ".join(f"to {nodes[way.target].name} {way.rtt_ms:g} ms, {way.rate_mbs:g} MB/s" for way in told)
             usual = f"{rtt_ms:.3g} ms and {rate:.3g} MB/s are usual"
-            answers.append((fact.node_rank, warn(f"{told}; {usual}", on_node(node, "ip -s link"))))
+            answers.append((fact.node_rank, warn(f"{words}; {usual}", on_node(node, "ip -s link"))))
         elif mine:
-            slowest = max(way.rtt_ms or 0.0 for way in mine)
-            answers.append((fact.node_rank, ok(f"at most {slowest:.3g} ms to another node")))
+            good = [way.rtt_ms or 0.0 for way in mine if way not in bad]
+            best = f"at most {max(good):.3g} ms to another node" if good else "slow only to nodes that are slow to all"
+            answers.append((fact.node_rank, ok(best)))
         else:
             answers.append((fact.node_rank, skip("it reaches nobody")))
     return answers
+
+
+def _by_source(ways: Sequence[Way]) -> dict[int, list[Way]]:
+    found: dict[int, list[Way]] = {}
+    for way in ways:
+        found.setdefault(way.source, []).append(way)
+    return found
 
 
 CHECKS = (
@@ -258,7 +284,7 @@ CHECKS = (
         name="latency",
         looks_at="round trip and rate of a short payload between every two nodes",
         why="one long way holds up every collective",
-        warns="above {warn_ms:g} ms and {warn_times:g} x the median, or below {warn_mbs:g} MB/s and {warn_share:g} of it",
+        warns="above {warn_ms:g} ms and {warn_times:g} x what is usual, or below {warn_mbs:g} MB/s and {warn_share:g} of it",
         whole=check_latency,
     ),
 )

@@ -154,7 +154,7 @@ def _read_payload(sock: socket.socket, end: float = math.inf) -> int:
 
 
 def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]:
-    """Test the ways to all peers at the same time."""
+    """Test the ways to all peers at the same time, or again one after the other."""
     results: List[Answer] = [{} for _ in order["peers"]]
 
     def put(place: int, peer: Answer) -> None:
@@ -166,6 +166,8 @@ def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]
     threads = [threading.Thread(target=put, args=item, daemon=True) for item in enumerate(order["peers"])]
     for thread in threads:
         thread.start()
+        if order.get("again"):
+            thread.join()  # times that others do not disturb
     for thread in threads:
         thread.join()
     return results

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -20,11 +21,13 @@ from orchestrator.values import Node
 MOST_NODES = 16
 LIMIT_S = 3.0
 ANSWER_S = 30.0
-AGAIN = 2
-"""So many times a way that seems slow is tried again, when the others are done: a busy machine is no slow way."""
+AGAIN = 3
+"""So many times a way that seems slow is tried again, when no other is: a busy machine is no slow way."""
+AGAIN_S = 2.0
 DOUBT_TIMES, DOUBT_SHARE = 2.0, 0.5
 """What seems slow, beside the median."""
-DOUBT_MS = 1.0
+DOUBT_MS, DOUBT_MBS = 1.0, 50.0
+"""No way is said to be slow below this time, or above this rate."""
 
 Opened = Mapping[int, tuple[Channel, dict[str, Any]]]
 
@@ -51,12 +54,8 @@ def measure_mesh(
         broken = [_lost(rank, error) for rank, error in sorted(errors.items())]
         pairs = [(source, target) for source in sorted(opened) for target in sorted(opened) if source != target]
         found, lost = _try_pairs(opened, nodes, settings, pairs)
-        for _ in range(AGAIN):
-            doubtful = [] if lost else _doubtful(found)
-            if not doubtful:
-                break
-            again, lost = _try_pairs(opened, nodes, settings, doubtful, again=True)
-            found |= {pair: _better(found[pair], way) for pair, way in again.items()}
+        if not lost:
+            found, lost = _try_again(opened, nodes, settings, found)
     return MeshFacts(ways=(*broken, *lost, *found.values()))
 
 
@@ -92,13 +91,32 @@ def _try_pairs(
     return ways, [_lost(sources[at], error) for at, error in sorted(errors.items())]
 
 
+def _try_again(
+    opened: Opened, nodes: Sequence[Node], settings: Settings, found: Mapping[tuple[int, int], Way]
+) -> tuple[dict[tuple[int, int], Way], list[Way]]:
+    """Try the ways that seem slow again, node after node, and keep the best; not for long."""
+    best, until = dict(found), time.monotonic() + AGAIN_S
+    for _ in range(AGAIN):
+        doubtful = _doubtful(best)
+        for source in sorted({source for source, _ in doubtful}):
+            if time.monotonic() > until:
+                return best, []
+            again, lost = _try_pairs(
+                opened, nodes, settings, [pair for pair in doubtful if pair[0] == source], again=True
+            )
+            if lost:
+                return best, lost
+            best |= {pair: _better(best[pair], way) for pair, way in again.items()}
+    return best, []
+
+
 def _doubtful(found: Mapping[tuple[int, int], Way]) -> list[tuple[int, int]]:
     """List the ways that seem slower than the others."""
     timed = {pair: (way.rtt_ms, way.rate_mbs) for pair, way in found.items() if way.ok and way.rtt_ms and way.rate_mbs}
     if not timed:
         return []
     longest_ms = max(DOUBT_MS, DOUBT_TIMES * statistics.median(rtt_ms or 0.0 for rtt_ms, _ in timed.values()))
-    least_mbs = DOUBT_SHARE * statistics.median(rate_mbs or 0.0 for _, rate_mbs in timed.values())
+    least_mbs = max(DOUBT_MBS, DOUBT_SHARE * statistics.median(rate_mbs or 0.0 for _, rate_mbs in timed.values()))
     return [
         pair for pair, (rtt_ms, rate_mbs) in timed.items() if (rtt_ms or 0) > longest_ms or (rate_mbs or 0) < least_mbs
     ]

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from orchestrator.environment import parse_env_file, parse_flag_env, settings_env
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.node import agent
-from orchestrator.plan.environment import CLEARED
+from orchestrator.plan.environment import CLEARED, named_interfaces
 from orchestrator.settings import build_settings
+from orchestrator.values import EnvValue, Node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,3 +110,15 @@ def test_what_the_shell_of_a_node_exports_and_a_run_cannot_bear_is_kept_from_it(
     environ = agent.environment_of({"cleared": list(CLEARED), "env": {"RANK_LIMIT": "3"}})
     assert not set(harmful) & set(environ)
     assert (environ["PYTHONPATH"], environ["RANK_LIMIT"]) == ("1", "3")
+
+
+def test_interfaces_that_are_named_are_those_of_the_node() -> None:
+    told = [
+        EnvValue(name="GLOO_SOCKET_IFNAME", value="eth{node_rank}", origin="config launch.env"),
+        EnvValue(name="NCCL_SOCKET_IFNAME", value="ib{node_rank}", origin="flag --env"),
+        EnvValue(name="OTHER", value="x", origin="flag --env"),
+    ]
+    node = Node(name="a", host="a", env=(("NCCL_SOCKET_IFNAME", "=ib7"), ("OTHER", "y")))
+    assert named_interfaces(node, 2, told) == {"GLOO_SOCKET_IFNAME": "eth2", "NCCL_SOCKET_IFNAME": "=ib7"}
+    assert named_interfaces(Node(name="b", host="b"), 0, told)["NCCL_SOCKET_IFNAME"] == "ib{node_rank}"
+    assert named_interfaces(Node(name="b", host="b"), 0, []) == {}

@@ -180,3 +180,18 @@ def test_this_machine_answers_everything_without_an_error() -> None:
     log = probe_system.probe_kernel_log({})
     assert "system" in log or log["unknown"]["system.troubles"]
     assert {one["role"] for one in probe_system.probe_mounts({})["system"]["mounts"]} == {"HOME", "workdir"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("table inet filter {\n\tchain input {\n\t\ttype filter hook input priority filter;\n", "inet filter input"),
+        ("table ip6 t{chain out { type filter hook output priority 0; }\nchain i{type filter hook input", "ip6 t i"),
+        ("table mine {\n chain in { type filter hook input priority 0; policy drop; }}", "ip mine in"),
+        ("table inet f {\n chain x {\n }\n # hook input\n}", ""),
+        ("flush ruleset\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_chain_of_nftables_that_comes_first_is_found(text: str, found: str) -> None:
+    assert probe_interfaces.parse_nft_input(text) == found
