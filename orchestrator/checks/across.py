@@ -151,7 +151,7 @@ def compare_machines(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[
     """No two lines of the node list are one machine."""
     del settings
     # A container shares the boot id with its machine and has a network of its own: that is a node of its own.
-    keys = [(fact.boot_id, fact.network_id) for fact in facts]
+    keys = [fact.machine for fact in facts]
     seen: list[Seen] = []
     for rank, (node, key) in enumerate(zip(nodes, keys, strict=True)):
         twins = [nodes[other].name for other, there in enumerate(keys) if there == key and other != rank]

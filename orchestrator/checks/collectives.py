@@ -6,38 +6,32 @@ import shlex
 from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
+from orchestrator.checks.measured import Answers, over_collectives
 from orchestrator.checks.pairs import find_causes
 from orchestrator.checks.pip import torch_line
 from orchestrator.checks.remedies import on_node
-from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
+from orchestrator.checks.seen import fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
-from orchestrator.facts import Facts, Survey
+from orchestrator.facts import Facts
+from orchestrator.facts.collectives import CollectivesFacts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
-Answers = list[tuple[int | None, Seen]]
 TWO = 2
 OWN_PART = "its own part"
 
 
-def not_run(survey: Survey, facts: Sequence[Facts]) -> Answers:
-    """Say for every node why level 1 did not run."""
-    found = survey.collectives
-    why = "not measured" if found is None else found.not_run
-    return [(fact.node_rank, skip(why)) for fact in facts] if why else []
-
-
-def check_torch_import(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_torch_import(
+    nodes: Sequence[Node], facts: Sequence[Facts], found: CollectivesFacts, settings: Settings
+) -> Answers:
     """Torch is imported and its device used by every process."""
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
-        mine = [process for process in survey.collectives.processes if process.node_rank == fact.node_rank]
+        mine = [process for process in found.processes if process.node_rank == fact.node_rank]
         broken = [process for process in mine if process.trouble]
         slowest = max((process.import_s or 0.0 for process in mine), default=0.0)
         look = on_node(
-            node, f"{shlex.quote(fact.python)} -c 'import torch; print(torch.ones(1).to(\"{_device(survey)}\"))'"
+            node, f"{shlex.quote(fact.python)} -c 'import torch; print(torch.ones(1).to(\"{found.device}\"))'"
         )
         if broken:
             first = broken[0]
@@ -46,23 +40,19 @@ def check_torch_import(nodes: Sequence[Node], facts: Sequence[Facts], survey: Su
             remedy = on_node(node, f"{shlex.quote(fact.python)} -m compileall -q {shlex.quote(fact.torch_folder)}")
             answers.append((fact.node_rank, warn(f"{slowest:.1f} s for the import of torch", remedy)))
         else:
-            answers.append((fact.node_rank, ok(f"{slowest:.1f} s for the import, {len(mine)} on {_device(survey)}")))
+            answers.append((fact.node_rank, ok(f"{slowest:.1f} s for the import, {len(mine)} on {found.device}")))
     return answers
 
 
-def _device(survey: Survey) -> str:
-    return survey.collectives.device if survey.collectives else "cpu"
-
-
-def check_backend(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_backend(
+    nodes: Sequence[Node], facts: Sequence[Facts], found: CollectivesFacts, settings: Settings
+) -> Answers:
     """Torch was built with the backend that the run will use."""
     del settings
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
-    wanted = "nccl" if survey.collectives.device == "cuda" else "gloo"
+    wanted = "nccl" if found.device == "cuda" else "gloo"
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
-        mine = [process for process in survey.collectives.processes if process.node_rank == fact.node_rank]
+        mine = [process for process in found.processes if process.node_rank == fact.node_rank]
         if any(process.trouble for process in mine):
             answers.append((fact.node_rank, skip("torch did not answer")))
         elif all(getattr(process, wanted) for process in mine):
@@ -73,12 +63,9 @@ def check_backend(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey,
     return answers
 
 
-def check_world(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_world(nodes: Sequence[Node], facts: Sequence[Facts], found: CollectivesFacts, settings: Settings) -> Answers:
     """All ranks form one world and reduce together."""
-    del settings
-    found = survey.collectives
-    if found is None or found.not_run:
-        return not_run(survey, facts)
+    del facts, settings
     world = found.world
     if world is None:
         why = "one node" if len(nodes) < TWO else "torch did not answer everywhere"
@@ -101,12 +88,10 @@ def check_world(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, s
     return [(rank, fail(f"{what}: {trouble}", look)) for rank, trouble in causes] or [(None, fail(what, look))]
 
 
-def check_sums(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_sums(nodes: Sequence[Node], facts: Sequence[Facts], found: CollectivesFacts, settings: Settings) -> Answers:
     """What is added up is right everywhere."""
-    del settings
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
-    worlds = [*survey.collectives.alone, *([survey.collectives.world] if survey.collectives.world else [])]
+    del facts, settings
+    worlds = [*found.alone, *([found.world] if found.world else [])]
     measured = [world for world in worlds if world.formed]
     wrong: dict[int, str] = {}
     for world in measured:
@@ -128,16 +113,16 @@ def check_sums(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, se
     ]
 
 
-def check_transport(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_transport(
+    nodes: Sequence[Node], facts: Sequence[Facts], found: CollectivesFacts, settings: Settings
+) -> Answers:
     """NCCL uses the fast network where there is one, and the same everywhere."""
     del settings
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
-    chosen = dict(survey.collectives.transports)
-    if survey.collectives.device != "cuda":
+    chosen = dict(found.transports)
+    if found.device != "cuda":
         return [(None, skip("NCCL is not used"))]
     if not chosen:
-        formed = survey.collectives.world is not None and survey.collectives.world.formed
+        formed = found.world is not None and found.world.formed
         why = "one node" if len(nodes) < TWO else "no world has formed"
         return [(None, unknown("NCCL did not say") if formed else skip(why))]
     answers: Answers = []
@@ -149,17 +134,12 @@ def check_transport(nodes: Sequence[Node], facts: Sequence[Facts], survey: Surve
         elif name == "Socket" and others:
             remedy = on_node(node, "ls /sys/class/infiniband; ulimit -l")
             answers.append((fact.node_rank, fail(f"NCCL uses Socket, but {others[0]} elsewhere", remedy)))
-        elif name == "Socket" and has_rdma(fact):
+        elif name == "Socket" and fact.rdma.active:
             remedy = on_node(node, "cat /sys/class/infiniband/*/ports/*/state; ulimit -l")
             answers.append((fact.node_rank, warn("NCCL uses Socket, although there are active RDMA ports", remedy)))
         else:
             answers.append((fact.node_rank, ok(f"NCCL uses {name}")))
     return answers
-
-
-def has_rdma(facts: Facts) -> bool:
-    """Tell whether a node has an RDMA port that is active."""
-    return any(port.active for port in facts.rdma.ports or ())
 
 
 CHECKS = (
@@ -171,7 +151,7 @@ CHECKS = (
         fails="a process cannot",
         warns="it takes longer than {warn_s:g} s",
         level=1,
-        whole=check_torch_import,
+        whole=over_collectives(check_torch_import),
     ),
     Check(
         name="backend",
@@ -179,7 +159,7 @@ CHECKS = (
         why="init_process_group would refuse the backend",
         fails="it is not built in",
         level=1,
-        whole=check_backend,
+        whole=over_collectives(check_backend),
     ),
     Check(
         name="world",
@@ -189,7 +169,7 @@ CHECKS = (
         fails="it does not form, or a collective fails",
         warns="it forms at the second try, with more time",
         level=1,
-        whole=check_world,
+        whole=over_collectives(check_world),
     ),
     Check(
         name="sums",
@@ -197,7 +177,7 @@ CHECKS = (
         why="the model would learn from wrong gradients",
         fails="a result is wrong, or differs between ranks",
         level=1,
-        whole=check_sums,
+        whole=over_collectives(check_sums),
     ),
     Check(
         name="transport",
@@ -206,6 +186,6 @@ CHECKS = (
         fails="nodes differ",
         warns="sockets although RDMA ports are active",
         level=1,
-        whole=check_transport,
+        whole=over_collectives(check_transport),
     ),
 )

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.collectives import TWO, Answers, not_run
+from orchestrator.checks.collectives import TWO
+from orchestrator.checks.measured import Answers, over_collectives
 from orchestrator.checks.pairs import Blame, Limits, find_blame
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, warn
 from orchestrator.checks.thresholds import threshold
-from orchestrator.facts import Facts, Survey
-from orchestrator.facts.collectives import PairFacts
+from orchestrator.facts import Facts
+from orchestrator.facts.collectives import CollectivesFacts, PairFacts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
 MOST_PEERS = 6
 
 
-def check_links(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_links(nodes: Sequence[Node], facts: Sequence[Facts], found: CollectivesFacts, settings: Settings) -> Answers:
     """No node and no link between two is closed, or much slower than the others."""
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
-    pairs = survey.collectives.pairs
+    del facts
+    pairs = found.pairs
     if not pairs:
         return [(None, skip("one node" if len(nodes) < TWO else "no pairs were measured"))]
-    enough = threshold(settings, "links", "enough_mbs") if survey.collectives.device == "cpu" else 0.0
+    enough = threshold(settings, "links", "enough_mbs") if found.device == "cpu" else 0.0
     limits = Limits(share=threshold(settings, "links", "warn_share"), enough_mbs=enough)
     blame = find_blame(pairs, limits)
     least = threshold(settings, "links", "fail_share") * blame.usual_mbs
     answers: Answers = [(rank, _judge_node(nodes, rank, blame, least)) for rank in sorted(blame.nodes)]
-    answers += _judge_links(nodes, survey.collectives.addresses, blame, least)
+    answers += _judge_links(nodes, found.addresses, blame, least)
     if not answers:
         slowest = min(
             (rate for pair in pairs for rate in (pair.there_mbs, pair.back_mbs) if rate is not None), default=0.0
@@ -107,6 +107,6 @@ CHECKS = (
         fails="a pair cannot, or does less than {fail_share:g} of what is usual",
         warns="less than {warn_share:g} of what is usual (without GPUs: and less than {enough_mbs:g} MB/s)",
         level=1,
-        whole=check_links,
+        whole=over_collectives(check_links),
     ),
 )

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from orchestrator.checks.check import Check
 from orchestrator.checks.load_causes import describe_causes, find_gauges, index_of, look_closer, watch_gpus
+from orchestrator.checks.measured import Answers, over_load
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
-from orchestrator.facts import Facts, Survey
+from orchestrator.facts import Facts
 from orchestrator.facts.load import GpuGauge, LoadFacts, MemberFacts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
-Answers = list[tuple[int | None, Seen]]
 Rate = Callable[[MemberFacts], float | None]
 Members = Sequence[MemberFacts]
 FEW = 3
@@ -46,35 +46,28 @@ MEMORY = Measure(check="memory-bandwidth", load="memory", unit="GB/s", rate=lamb
 HOST = Measure(check="host-link", load="host", unit="GB/s", rate=slower_way)
 
 
-def check_compute(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_compute(nodes: Sequence[Node], facts: Sequence[Facts], load: LoadFacts, settings: Settings) -> Answers:
     """Matrix products are as fast as on equal GPUs or nodes."""
-    return _compare(nodes, facts, survey, settings, COMPUTE)
+    return _compare(nodes, facts, load, settings, COMPUTE)
 
 
 def check_memory_bandwidth(
-    nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings
+    nodes: Sequence[Node], facts: Sequence[Facts], load: LoadFacts, settings: Settings
 ) -> Answers:
     """Memory is as fast as on equal GPUs or nodes."""
-    return _compare(nodes, facts, survey, settings, MEMORY)
+    return _compare(nodes, facts, load, settings, MEMORY)
 
 
-def check_host_link(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_host_link(nodes: Sequence[Node], facts: Sequence[Facts], load: LoadFacts, settings: Settings) -> Answers:
     """Copies between host and GPU are as fast as on equal GPUs."""
-    if survey.load is not None and not survey.load.not_run and survey.load.device == "cpu":
+    if load.device == "cpu":
         return [(fact.node_rank, skip("no GPU")) for fact in facts]
-    return _compare(nodes, facts, survey, settings, HOST)
-
-
-def _why_not(survey: Survey) -> str:
-    return "not measured" if survey.load is None else survey.load.not_run
+    return _compare(nodes, facts, load, settings, HOST)
 
 
 def _compare(
-    nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings, measure: Measure
+    nodes: Sequence[Node], facts: Sequence[Facts], load: LoadFacts, settings: Settings, measure: Measure
 ) -> Answers:
-    load = survey.load
-    if load is None or load.not_run:
-        return [(fact.node_rank, skip(_why_not(survey))) for fact in facts]
     usual = usual_rates(load, measure.rate)
     return [
         (fact.node_rank, _judge_node(node, fact, load, settings, measure, usual))
@@ -154,12 +147,9 @@ def _describe_slow(load: LoadFacts, member: MemberFacts, usual: Mapping[str, flo
     return told + describe_causes(load, member, measure.load)
 
 
-def check_bits(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_bits(nodes: Sequence[Node], facts: Sequence[Facts], load: LoadFacts, settings: Settings) -> Answers:
     """The same product has the same bits each time, and on every equal GPU."""
     del settings
-    load = survey.load
-    if load is None or load.not_run:
-        return [(fact.node_rank, skip(_why_not(survey))) for fact in facts]
     return [
         (fact.node_rank, _judge_bits(node, load, [one for one in load.members if one.node_rank == fact.node_rank]))
         for node, fact in zip(nodes, facts, strict=True)
@@ -193,11 +183,8 @@ def _count_others(load: LoadFacts, member: MemberFacts) -> int:
     return number if digest != member.digest and number > len(equal) / 2 else 0
 
 
-def check_heat(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_heat(nodes: Sequence[Node], facts: Sequence[Facts], load: LoadFacts, settings: Settings) -> Answers:
     """No GPU throttles itself under load."""
-    load = survey.load
-    if load is None or load.not_run:
-        return [(fact.node_rank, skip(_why_not(survey))) for fact in facts]
     if load.device == "cpu":
         return [(fact.node_rank, skip("no GPU was put under load")) for fact in facts]
     return [(fact.node_rank, _judge_heat(node, fact, load, settings)) for node, fact in zip(nodes, facts, strict=True)]
@@ -244,7 +231,7 @@ CHECKS = (
         fails="below {fail_share:g} of the median of its equals",
         warns="below {warn_share:g} of it",
         level=2,
-        whole=check_compute,
+        whole=over_load(check_compute),
     ),
     Check(
         name="memory-bandwidth",
@@ -254,7 +241,7 @@ CHECKS = (
         fails="below {fail_share:g} of the median of its equals",
         warns="below {warn_share:g} of it",
         level=2,
-        whole=check_memory_bandwidth,
+        whole=over_load(check_memory_bandwidth),
     ),
     Check(
         name="host-link",
@@ -263,7 +250,7 @@ CHECKS = (
         fails="below {fail_share:g} of the median of its equals",
         warns="below {warn_share:g} of it",
         level=2,
-        whole=check_host_link,
+        whole=over_load(check_host_link),
     ),
     Check(
         name="bits",
@@ -271,7 +258,7 @@ CHECKS = (
         why="the model would learn from wrong numbers",
         fails="a repeat differs, or a GPU's product is not that of most",
         level=2,
-        whole=check_bits,
+        whole=over_load(check_bits),
     ),
     Check(
         name="heat",
@@ -280,6 +267,6 @@ CHECKS = (
         fails="hardware slowdown, hardware thermal or power brake",
         warns="software thermal, or above {warn_c:g} °C",
         level=2,
-        whole=check_heat,
+        whole=over_load(check_heat),
     ),
 )

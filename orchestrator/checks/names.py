@@ -71,7 +71,7 @@ def _unique(
         twins = [
             nodes[other].name
             for other, there in enumerate(facts)
-            if other != rank and value and key(there) == value and _machine(there) != _machine(fact)
+            if other != rank and value and key(there) == value and there.machine != fact.machine
         ]
         if not value:
             # A container has none, and that is as it should be.
@@ -81,10 +81,6 @@ def _unique(
         else:
             seen.append(ok(f"{what} {value}"))
     return seen
-
-
-def _machine(fact: Facts) -> tuple[str, str]:
-    return fact.boot_id, fact.network_id
 
 
 def check_addresses_unique(
@@ -108,7 +104,7 @@ def check_addresses_unique(
             (interface != used and bool(used), address in SAME_EVERYWHERE, address, other)
             for address, interface in mine.items()
             for other, theirs in enumerate(held)
-            if other != rank and address in theirs and _machine(facts[other]) != _machine(fact)
+            if other != rank and address in theirs and facts[other].machine != fact.machine
         ]
         if not twins:
             answers.append((rank, ok("addresses of its own") if mine else unknown("no addresses")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.checks.check import Check
 from orchestrator.checks.mesh import Answers, find_place
@@ -26,54 +26,55 @@ def _entry(survey: Survey, fact: Facts) -> Address | None:
 
 
 def _equal(
-    nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, what: str, name: str
-) -> list[tuple[Node, Facts, Address | None, Seen | None, int | None]]:
-    """Pair each node with its data interface, a value of it and the usual value."""
+    nodes: Sequence[Node],
+    facts: Sequence[Facts],
+    survey: Survey,
+    value_of: tuple[str, Callable[[Address], int | None]],
+    differ: Callable[[Node, Address, int, int], Seen],
+) -> Answers:
+    """Judge a figure of each node's data interface against the usual one; differ gets the node's own and the usual."""
+    what, read = value_of
     entries = [_entry(survey, fact) for fact in facts]
-    values = [None if entry is None else getattr(entry, name) for entry in entries]
+    values = [None if entry is None else read(entry) for entry in entries]
     known = Counter(value for value in values if value is not None)
-    usual = max(known, key=lambda value: (known[value], value)) if known else None
-    rows = []
+    usual = max(known, key=lambda value: (known[value], value), default=0)
+    answers: Answers = []
     for node, fact, entry, value in zip(nodes, facts, entries, values, strict=True):
-        seen: Seen | None = None
         if entry is None:
             seen = skip("no interface was proved")
         elif value is None:
             seen = skip(f"{entry.interface} does not tell its {what}")
         elif value == usual:
             seen = ok(f"{what} {value} on {entry.interface}")
-        rows.append((node, fact, entry, seen, usual))
-    return rows
+        else:
+            seen = differ(node, entry, value, usual)
+        answers.append((fact.node_rank, seen))
+    return answers
 
 
 def check_mtu_equal(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
     """The interfaces of the run send packets of one size."""
     del settings
-    answers: Answers = []
-    for node, fact, entry, seen, usual in _equal(nodes, facts, survey, "MTU", "mtu"):
-        if seen is not None or entry is None:
-            answers.append((fact.node_rank, seen or skip("no interface was proved")))
-            continue
+
+    def differ(node: Node, entry: Address, mtu: int, usual: int) -> Seen:
         remedy = on_node(node, f"sudo ip link set dev {entry.interface} mtu {usual}", terminal=True)
-        answers.append((fact.node_rank, warn(f"MTU {entry.mtu} on {entry.interface}, but {usual} elsewhere", remedy)))
-    return answers
+        return warn(f"MTU {mtu} on {entry.interface}, but {usual} elsewhere", remedy)
+
+    return _equal(nodes, facts, survey, ("MTU", lambda entry: entry.mtu), differ)
 
 
 def check_speed_equal(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
     """The interfaces of the run are equally fast."""
     del settings
-    answers: Answers = []
-    for node, fact, entry, seen, usual in _equal(nodes, facts, survey, "speed in Mbit/s", "speed_mbit"):
-        if seen is not None or entry is None:
-            answers.append((fact.node_rank, seen or skip("no interface was proved")))
-            continue
-        if (entry.speed_mbit or 0) > (usual or 0):
-            answers.append((fact.node_rank, ok(f"speed in Mbit/s {entry.speed_mbit} on {entry.interface}")))
-            continue
+    what = "speed in Mbit/s"
+
+    def differ(node: Node, entry: Address, speed: int, usual: int) -> Seen:
+        if speed > usual:
+            return ok(f"{what} {speed} on {entry.interface}")
         look = on_node(node, f"sudo ethtool {entry.interface}", terminal=True)
-        told = f"{entry.speed_mbit} Mbit/s on {entry.interface}, but {usual} elsewhere"
-        answers.append((fact.node_rank, warn(told, look)))
-    return answers
+        return warn(f"{speed} Mbit/s on {entry.interface}, but {usual} elsewhere", look)
+
+    return _equal(nodes, facts, survey, (what, lambda entry: entry.speed_mbit), differ)
 
 
 def check_address_family(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:

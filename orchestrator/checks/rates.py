@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.collectives import Answers, not_run
+from orchestrator.checks.measured import Answers, over_collectives
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, warn
 from orchestrator.checks.thresholds import threshold
-from orchestrator.facts import Facts, Survey
-from orchestrator.facts.collectives import WorldFacts
+from orchestrator.facts import Facts
+from orchestrator.facts.collectives import CollectivesFacts, WorldFacts
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
@@ -19,14 +19,12 @@ FASTEST_BUS_GBS = {"A100": 180.0, "H100": 440.0, "H200": 431.0, "MI300X": 310.0}
 """all_reduce of 1 GiB over 8 GPUs of one machine: the least that platforms accept (Azure, OCI, gcm)."""
 
 
-def check_alone(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_alone(nodes: Sequence[Node], facts: Sequence[Facts], found: CollectivesFacts, settings: Settings) -> Answers:
     """The processes of each node reduce among themselves as fast as those of the others."""
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
-    worlds = {world.node_rank: world for world in survey.collectives.alone}
+    worlds = {world.node_rank: world for world in found.alone}
     # Worlds of other sizes have other rates.
     best: dict[int, float] = {}
-    for one in survey.collectives.alone:
+    for one in found.alone:
         best[one.size] = max(best.get(one.size, 0.0), _bus_gbs(one))
     answers: Answers = []
     for node, fact in zip(nodes, facts, strict=True):
@@ -68,12 +66,12 @@ def bus_gbs(size: int, seconds: float, ranks: int) -> float:
     return size / max(seconds, 1e-9) * 2 * (ranks - 1) / max(1, ranks) / 1e9
 
 
-def check_bandwidth(nodes: Sequence[Node], facts: Sequence[Facts], survey: Survey, settings: Settings) -> Answers:
+def check_bandwidth(
+    nodes: Sequence[Node], facts: Sequence[Facts], found: CollectivesFacts, settings: Settings
+) -> Answers:
     """Collectives over all nodes come near to what the interfaces can do."""
     del nodes
-    if survey.collectives is None or survey.collectives.not_run:
-        return not_run(survey, facts)
-    world = survey.collectives.world
+    world = found.world
     if world is None or not world.formed or not world.rows:
         return [(None, skip("no world has formed"))]
     rate = _bus_gbs(world)
@@ -82,7 +80,7 @@ def check_bandwidth(nodes: Sequence[Node], facts: Sequence[Facts], survey: Surve
     speeds = [entry.speed_mbit for fact in facts for entry in fact.addresses if entry.speed_mbit]
     # One process with gloo does not fill a fast link.
     line = min(min(speeds, default=0) / 8000, threshold(settings, "bandwidth", "most_gbs"))
-    if line and survey.collectives.device == "cpu" and 0 < rate < threshold(settings, "bandwidth", "warn_share") * line:
+    if line and found.device == "cpu" and 0 < rate < threshold(settings, "bandwidth", "warn_share") * line:
         return [
             (
                 None,
@@ -102,7 +100,7 @@ CHECKS = (
         fails="the processes of a node do not reduce",
         warns="below {warn_share:g} of the best node, or of what its GPUs are known for",
         level=1,
-        whole=check_alone,
+        whole=over_collectives(check_alone),
     ),
     Check(
         name="bandwidth",
@@ -111,6 +109,6 @@ CHECKS = (
         why="every step waits for the gradients",
         warns="below {warn_share:g} of the slowest interface (of at most {most_gbs:g} GB/s)",
         level=1,
-        whole=check_bandwidth,
+        whole=over_collectives(check_bandwidth),
     ),
 )

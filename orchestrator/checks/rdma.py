@@ -10,7 +10,6 @@ from orchestrator.checks.gpu_view import why_unused
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.facts import Facts
-from orchestrator.facts.rdma import RdmaPort
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
@@ -32,14 +31,10 @@ def _untold(facts: Facts, settings: Settings) -> Seen | None:
     return None if facts.rdma.ports else skip("no RDMA device")
 
 
-def _active(facts: Facts) -> list[RdmaPort]:
-    return [port for port in facts.rdma.ports or () if port.active]
-
-
 def compare_ports(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
     """As many ports are active as on most nodes."""
     judged = [fact for fact in facts if fact.rdma.ports is not None and why_unused(fact, settings) is None]
-    counts = Counter(len(_active(fact)) for fact in judged)
+    counts = Counter(len(fact.rdma.active) for fact in judged)
     # Of two nodes the one with more ports is the whole one.
     usual = max(counts, key=lambda count: (counts[count], count), default=0)
     return [_judge_ports(node, fact, usual, settings) for node, fact in zip(nodes, facts, strict=True)]
@@ -49,7 +44,7 @@ def _judge_ports(node: Node, facts: Facts, usual: int, settings: Settings) -> Se
     untold = _untold(facts, settings)
     if untold is not None and (untold.status == "unknown" or not usual or why_unused(facts, settings)):
         return untold
-    active = _active(facts)
+    active = facts.rdma.active
     if len(active) >= usual:
         return ok(f"{len(active)} active") if active else skip("no active port on any node")
     down = [port for port in facts.rdma.ports or () if not port.active]
@@ -66,14 +61,14 @@ def _judge_ports(node: Node, facts: Facts, usual: int, settings: Settings) -> Se
 def compare_rates(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[Seen]:
     """Every port is as fast as the one of its name on most nodes."""
     rates: dict[str, Counter[float]] = {}
-    for port in (port for fact in facts for port in _active(fact)):
+    for port in (port for fact in facts for port in fact.rdma.active):
         if port.rate_gbits is not None:
             rates.setdefault(port.name, Counter())[port.rate_gbits] += 1
     usual = {name: max(counts, key=lambda rate: (counts[rate], rate)) for name, counts in rates.items()}
     seen: list[Seen] = []
     for node, fact in zip(nodes, facts, strict=True):
         untold = _untold(fact, settings)
-        active = [(port, port.rate_gbits) for port in _active(fact) if port.rate_gbits is not None]
+        active = [(port, port.rate_gbits) for port in fact.rdma.active if port.rate_gbits is not None]
         slow = [(port, rate) for port, rate in active if rate < usual[port.name]]
         if untold is not None or not active:
             seen.append(untold or skip("no active port"))
@@ -88,7 +83,7 @@ def compare_rates(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[See
 def check_verbs(node: Node, facts: Facts, settings: Settings) -> Seen:
     """This user may use the RDMA devices."""
     untold = _untold(facts, settings)
-    if untold is not None or not _active(facts):
+    if untold is not None or not facts.rdma.active:
         return untold or skip("no active port")
     if facts.rdma.verbs:
         return ok("usable")
@@ -99,7 +94,7 @@ def check_verbs(node: Node, facts: Facts, settings: Settings) -> Seen:
 def check_gid(node: Node, facts: Facts, settings: Settings) -> Seen:
     """The address that NCCL_IB_GID_INDEX names is one of RoCE version 2 over IPv4."""
     untold = _untold(facts, settings)
-    ports = [port for port in _active(facts) if port.link_layer == "Ethernet"]
+    ports = [port for port in facts.rdma.active if port.link_layer == "Ethernet"]
     if untold is not None or not ports:
         return untold or skip("no RoCE port")
     named = settings.env.get("NCCL_IB_GID_INDEX", "")
@@ -124,7 +119,7 @@ def check_peer_memory(node: Node, facts: Facts, settings: Settings) -> Seen:
     if unused is not None:
         return unused
     # Amazon's adapter has a way of its own, and AMD's driver brings its own.
-    ports = [port for port in _active(facts) if not port.device.startswith("efa")]
+    ports = [port for port in facts.rdma.active if not port.device.startswith("efa")]
     if not ports or facts.gpu_kind != "nvidia":
         return skip("no InfiniBand or RoCE beside GPUs of NVIDIA")
     if facts.rdma.peer_modules:

@@ -32,7 +32,7 @@ def check_memlock(node: Node, facts: Facts, settings: Settings) -> Seen:
         return ok("without limit")
     seen = f"{limit // MIB} MiB may be locked"
     # Without GPUs collectives go over TCP: a virtual machine may have an RDMA port that nobody uses.
-    if why_unused(facts, settings) is not None or not any(port.active for port in facts.rdma.ports or ()):
+    if why_unused(facts, settings) is not None or not facts.rdma.active:
         return ok(f"{seen}, no RDMA port needs it")
     line = f"{facts.user or '*'} - memlock unlimited"
     remedy = on_node(node, f"echo '{line}' | sudo tee /etc/security/limits.d/90-memlock.conf", terminal=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.checks.check import Check
+from orchestrator.checks.project import NO_SCRIPT
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, ok, skip, unknown, warn
 from orchestrator.facts import Facts
@@ -44,7 +45,7 @@ def compare_trackers(nodes: Nodes, facts: AllFacts, settings: Settings) -> list[
 def _judge(node: Node, fact: Facts, facts: AllFacts) -> Seen:
     project = fact.project
     if project.script == "":
-        return skip("no script is named")
+        return skip(NO_SCRIPT)
     if project.logins is None or project.script is None:
         return unknown(fact.why_unknown("project") or fact.why_unknown("project.script") or "the node did not say")
     told: list[str] = []

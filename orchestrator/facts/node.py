@@ -116,6 +116,11 @@ class Facts:
         """Say why a group of facts is missing; empty when it is there."""
         return dict(self.unknown).get(group, "")
 
+    @property
+    def machine(self) -> tuple[str, str]:
+        """What tells one machine from another: a container shares the boot with its machine, not the network."""
+        return self.boot_id, self.network_id
+
     def interface_of(self, address: str) -> str:
         """Name the interface that holds an address; empty when none does."""
         return next((entry.interface for entry in self.addresses if entry.address == address), "")

@@ -45,3 +45,8 @@ class RdmaFacts(FactGroup):
     """Modules that let a network card reach the memory of a GPU."""
     verbs: bool | None = None
     """This user may use the devices in /dev/infiniband."""
+
+    @property
+    def active(self) -> tuple[RdmaPort, ...]:
+        """The ports that carry data."""
+        return tuple(port for port in self.ports or () if port.active)

@@ -7,8 +7,9 @@ import resource
 import shutil
 import socket
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
+from orchestrator.node import cgroups
 from orchestrator.node.probe_command import read_text, user_name
 
 Facts = Dict[str, Any]
@@ -81,23 +82,11 @@ def parse_meminfo(text: str) -> Dict[str, int]:
     return sizes
 
 
-def cgroup_memory_limit(text: str, root: str = "/sys/fs/cgroup") -> Optional[int]:
+def cgroup_memory_limit(text: str, root: str = cgroups.ROOT) -> Optional[int]:
     """Find the smallest memory limit along the cgroup path of this process; None where there is none."""
-    limits: List[int] = []
-    for line in text.splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":
-            base, name = root, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root + "/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        parts = [part for part in path.split("/") if part]
-        for depth in range(len(parts) + 1):
-            value = read_text("/".join([base, *parts[:depth], name]))
-            # Version 1 writes "no limit" as a huge number.
-            if value.isdigit() and int(value) < 1 << 60:
-                limits.append(int(value))
+    values = cgroups.read_along(text, "memory", "memory.max", "memory.limit_in_bytes", root)
+    # Version 1 writes "no limit" as a huge number.
+    limits = [int(value) for value in values if value.isdigit() and int(value) < 1 << 60]
     return min(limits, default=None)
 
 

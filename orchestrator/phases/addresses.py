@@ -111,7 +111,7 @@ def is_numeric(text: str) -> bool:
 
 
 def _one_machine(facts: Sequence[Facts]) -> bool:
-    keys = {(fact.boot_id, fact.network_id) for fact in facts}
+    keys = {fact.machine for fact in facts}
     return len(facts) == 1 or (len(keys) == 1 and all(all(key) for key in keys))
 
 
