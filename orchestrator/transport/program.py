@@ -50,18 +50,26 @@ def remote_command(pythons: tuple[str, ...] = ()) -> str:
 
 
 @cache
-def _sources() -> tuple[bytes, dict[str, str]]:
+def _packed_room() -> tuple[zlib._Compress, bytes, int]:
+    """Compress boot code and modules once: they are the same for every program and node, and most of what is sent.
+
+    Gives the compressor as it stands behind them, what it gave so far, and the length of the boot code.
+    """
     room = resources.files("orchestrator.node")
     texts = {entry.name[:-3]: entry.read_text("utf-8") for entry in room.iterdir() if entry.name.endswith(".py")}
     boot = texts.pop("boot").encode()
     modules = {"orchestrator": "", "orchestrator.node": texts.pop("__init__")}
     modules.update({f"orchestrator.node.{name}": text for name, text in sorted(texts.items())})
-    return boot, modules
+    packer = zlib.compressobj(6)
+    begun = packer.compress(boot + b'{"modules": ' + json.dumps(modules).encode() + b", ")
+    return packer, begun, len(boot)
 
 
 def first_bytes(program: str, nonce: str, request: Mapping[str, Any]) -> bytes:
     """Build what goes over stdin first: sizes, then boot code and bundle, compressed."""
-    boot, modules = _sources()
-    bundle = {"modules": modules, "program": program, "nonce": nonce, "request": request}
-    packed = zlib.compress(boot + json.dumps(bundle).encode(), 6)
-    return b"%d %d\n" % (len(packed), len(boot)) + packed
+    packer, begun, boot_size = _packed_room()
+    rest = json.dumps({"program": program, "nonce": nonce, "request": request}).encode()
+    # The copy goes on where the modules end; the rest closes the object that they began.
+    own = packer.copy()
+    packed = begun + own.compress(rest[1:]) + own.flush()
+    return b"%d %d\n" % (len(packed), boot_size) + packed
