@@ -207,6 +207,10 @@ class Engine:
         """Tell the ends that no pipe tells, because a child of the process holds them open."""
         for worker in self.workers:
             if worker.open and worker not in heard and worker.has_ended():
+                # It may have said something since the last look: that is heard first, or it would be lost.
+                for fd in select.select(list(worker.open), [], [], 0)[0]:
+                    for said in worker.take(fd):
+                        self.wire.send({"local_rank": worker.local_rank, "said": said})
                 worker.open.clear()
                 self.tell_end(worker)
 

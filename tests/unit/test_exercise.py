@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.facts import Facts
+from orchestrator.node import exercise as node_exercise
 from orchestrator.phases import exercise
 from orchestrator.phases.addresses import Place
 from orchestrator.phases.exercise import Crew, Exercise
@@ -251,3 +253,30 @@ def test_an_engine_that_hangs_is_given_up_and_not_waited_for_again(mark: str, mo
             assert time.monotonic() - began < 10
         finally:
             os.kill(parent, signal.SIGCONT)
+
+
+class Told:
+    """Stands for the wire: keeps what would be sent."""
+
+    def __init__(self) -> None:
+        self.headers: list[dict[str, Any]] = []
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        del body
+        self.headers.append(header)
+
+
+def test_what_was_said_just_before_an_end_is_heard_first() -> None:
+    told = Told()
+    source = 'import json, os; os.write(WORDS["out"], b\'{"number": 1}\\n\'); os._exit(6)'
+    request = {"python": sys.executable, "source": source, "processes": 1, "env": {}, "cleared": []}
+    engine = node_exercise.Engine(request, cast("Any", told))
+    engine.start()
+    try:
+        wait_ended(engine.workers[0].process.pid)
+        # As when it says and ends between a look at the pipes and one at the processes.
+        engine.notice_ends(set())
+    finally:
+        engine.stop()
+    assert [header.get("said") for header in told.headers] == [{"number": 1}, None]
+    assert told.headers[1]["ended"] == 6
