@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, wait_for
-from conftest import FreshCluster
+from conftest import FreshCluster, wait_settled
 from scenes import Scene, list_files, read_lines
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -197,6 +197,8 @@ def test_what_stands_in_the_nodes_sessions_does_not_mislead_torchrun(
     stray = "SetEnv PET_NNODES=9 PET_RDZV_ID=x RANK=5 WORLD_SIZE=77 MASTER_ADDR=10.0.0.1 AORTA_NODE_RANK=8 LOCAL_RANK=3 MINE=kept PATH=/usr/bin:/bin"
     cluster = fresh_cluster(2, sshd_options=[stray])
     assert "77" in cluster.ssh(1, "echo $WORLD_SIZE").stdout
+    # What is there before is compared at the end: the session that is just ending must not be in it.
+    wait_settled(cluster)
     scene = Scene(cluster, tmp_path)
     scene.write("tell.py", TELL)
     done = scene.launch("tell.py")

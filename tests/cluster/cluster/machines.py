@@ -121,7 +121,10 @@ class Cluster:
         wait_for(
             lambda: all(self.process_table(k) == table for k, table in before.items()),
             deadline_s,
-            lambda: f"nodes empty; new: { {k: sorted(self.process_table(k) - table) for k, table in before.items()} }",
+            lambda: (
+                f"nodes empty; new: { {k: sorted(self.process_table(k) - table) for k, table in before.items()} }, "
+                f"gone: { {k: sorted(table - self.process_table(k)) for k, table in before.items()} }"
+            ),
         )
 
     def link(self, k: int, state: Literal["up", "down"]) -> None:
