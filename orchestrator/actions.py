@@ -7,34 +7,28 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from orchestrator.checks.catalogue import check_names_exist, check_rules_fit, refuse_idle_checks, run_checks
 from orchestrator.environment import settings_env
-from orchestrator.errors import UsageError
 from orchestrator.facts import Facts, Survey
 from orchestrator.nodelist import read_node_list, select_nodes
 from orchestrator.output.catalogue_text import catalogue_document, render_catalogue
 from orchestrator.output.checks_document import checks_document
 from orchestrator.output.checks_text import is_ready, render_checks, render_problems, render_ready
 from orchestrator.output.console import Talk, build_talk
-from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill
 from orchestrator.output.measured import render_measured
 from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
 from orchestrator.output.wording import count
 from orchestrator.phases.connect import connect
 from orchestrator.phases.exercise import Crew
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
-from orchestrator.phases.known_runs import KnownRun, choose_runs, read_known_runs
 from orchestrator.phases.levels import measure_levels
 from orchestrator.phases.mesh import measure_mesh
 from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
-from orchestrator.phases.record import end_entry
 from orchestrator.phases.run import new_run_id, run_on
 from orchestrator.phases.saved import read_answers, refuse_unmeasured, write_answers
 from orchestrator.phases.script import check_script
 from orchestrator.phases.signals import Terminated, caught_signals
-from orchestrator.phases.stop import stop_run
 from orchestrator.plan.environment import named_interfaces
 from orchestrator.settings import Settings, render_origins
 from orchestrator.transport import Link
@@ -103,25 +97,6 @@ def list_checks(*, as_json: bool) -> int:
     else:
         sys.stdout.write(render_catalogue())
     return int(Exit.DONE)
-
-
-def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool) -> int:  # noqa: FBT001
-    """Stop runs on all of their nodes and prove that nothing of them is left."""
-    talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
-    chosen = choose_runs(read_known_runs(Path.home()), run, all_runs=all_runs)
-    if all_runs and not yes:
-        confirm(chosen)
-    code = Exit.DONE
-    for known in chosen:
-        talk.say(f"stopping {known.run_id} on {count(len(known.nodes), 'node')}, {settings.grace_s:g} s grace")
-        reports = stop_run(known.nodes, kill_settings(settings, known), known.run_id)
-        talk.show(render_kill(reports))
-        if settings.json_output:
-            talk.document(kill_document(known.run_id, reports))
-        if is_clean(reports):
-            end_entry(known.entry, live=False)
-        code = max(code, kill_exit(reports))
-    return int(code)
 
 
 def read_nodes(settings: Settings) -> tuple[Node, ...]:
@@ -228,25 +203,3 @@ def show_plan(ground: Ground, talk: Talk) -> int:
     if ground.settings.json_output:
         talk.document(plan_document(plan))
     return int(Exit.DONE)
-
-
-def kill_settings(settings: Settings, known: KnownRun) -> Settings:
-    """Reach the nodes as the run's own launch did, but for what this call says itself."""
-    said = {key for key, origin in settings.origins.items() if origin != "default"}
-    return settings.model_copy(update={key: value for key, value in known.ssh.items() if key not in said})
-
-
-def confirm(chosen: Sequence[KnownRun]) -> None:
-    """Ask before several runs are stopped.
-
-    Raises:
-        UsageError: the answer is no, or nobody can be asked.
-    """
-    if not chosen:
-        return
-    remedy = "add --yes to stop without being asked"
-    if not sys.stdin.isatty():
-        raise UsageError(what=f"{count(len(chosen), 'run')} would be stopped, and nobody can be asked", remedy=remedy)
-    names = "".join(f"  {known.run_id}\n" for known in chosen)
-    if input(f"{names}stop {count(len(chosen), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError(what="nothing was stopped", remedy=remedy)

@@ -12,6 +12,7 @@ import typer
 from orchestrator import __version__
 from orchestrator.errors import AortaError, UsageError
 from orchestrator.flags import CHECK, CHECK_SCRIPT, LAUNCH, SCRIPT_WORDS, SHARED, add_verb
+from orchestrator.run_verbs import add_run_verbs
 from orchestrator.values import Exit
 from orchestrator.words import CallWords, split_words
 
@@ -76,27 +77,6 @@ def check(flags: dict[str, Any]) -> int:
     from orchestrator import actions
 
     return actions.list_checks(as_json=settings.json_output) if listing else actions.check(settings)
-
-
-@add_verb(
-    app,
-    {
-        **SHARED,
-        "grace_s": LAUNCH["grace_s"],
-        "run": Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run id; left out: the one live run.")],
-        "all": Annotated[bool | None, typer.Option("--all", metavar=" ", help="Every live run.", show_default=False)],
-        "yes": Annotated[bool | None, typer.Option("--yes", metavar=" ", help="Do not ask.", show_default=False)],
-    },
-)
-def kill(flags: dict[str, Any]) -> int:
-    """Stop a run on all of its nodes and prove that nothing of it is left."""
-    run, all_runs, yes = flags.pop("run"), bool(flags.pop("all")), bool(flags.pop("yes"))
-    if run and all_runs:
-        raise UsageError(f"{run} and --all exclude each other", "command line", "name one run, or --all")
-    settings = _build(flags)
-    from orchestrator import actions
-
-    return actions.kill(settings, run, all_runs, yes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -166,6 +146,9 @@ def _build(flags: dict[str, Any]) -> Settings:
     flags["verbosity"] = -1 if quiet else verbose or None
     words = flags.pop("words", None) or ()
     return build_settings({key: value for key, value in flags.items() if value != []}, os.environ, words)
+
+
+add_run_verbs(app, _build)
 
 
 def _list_options(root: Any) -> dict[str, dict[str, bool]]:

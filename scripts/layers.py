@@ -38,6 +38,8 @@ ROOM_OF_FILE = {
     "kinds": "settings",
     "words": "settings",
     "flags": "cli",
+    "run_verbs": "cli",
+    "run_actions": "actions",
 }
 PURE_ROOMS = frozenset({"values", "errors", "nodelist", "settings", "facts", "plan", "checks", "diagnosis"})
 IMPURE_MODULES = frozenset({"socket", "subprocess", "time", "threading", "asyncio", "select", "selectors"})

@@ -20,13 +20,13 @@ here = os.path.dirname(os.path.abspath(__file__))
 os.chdir(here)
 sys.path.insert(0, os.path.join(here, "program"))
 import json
-from orchestrator.node import supervisor
+from orchestrator.node import serve
 ready = int(sys.argv[1])
 order = json.loads(sys.stdin.buffer.read())
 null = os.open(os.devnull, os.O_RDONLY)
 os.dup2(null, 0)
 os.close(null)
-supervisor.serve(order, ready)
+serve.serve(order, ready)
 """
 
 

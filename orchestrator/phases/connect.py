@@ -5,13 +5,12 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from orchestrator.errors import AortaError, LinkError, Several, UsageError
 from orchestrator.transport import Link
-from orchestrator.transport.fanout import fan_out, nobody, try_all
+from orchestrator.transport.fanout import nobody, try_all
 from orchestrator.transport.isself import is_own_address
 from orchestrator.transport.local import LocalLink
 from orchestrator.transport.ssh import Connection, Session, SshLink
@@ -54,27 +53,68 @@ def connect(nodes: Sequence[Node], settings: ConnectSettings, done: Callable[[in
         LinkError: one node could not be reached.
         Several: more than one could not.
     """
-    hosts = fan_out(partial(find_host, settings=settings), nodes, ASK_WIDTH)
-    chains = fan_out(find_chain, hosts, ASK_WIDTH)
-    session = Session(accept_new=settings.accept_new_host_keys)
-    jumps, broken = open_jumps(chains, session, settings)
-
-    def reach(place: int) -> Link:
-        chain = chains[place]
-        if (error := next((broken[c] for c in _prefixes(chain) if c in broken), None)) is not None:
-            what = f"the jump host {error.where} is not reached: {error.what}"
-            raise type(error)(what=what, where=nodes[place].name, remedy=error.remedy)
-        return open_link(nodes[place], hosts[place], session, settings, jumps.get(chain))
-
-    links, errors = try_all(reach, range(len(nodes)), settings.fanout, done)
+    ways, errors = find_ways(nodes, settings)
+    if errors:
+        raise _bundle(errors)
+    links, errors, jumps = _dial(nodes, ways, settings, done)
     if not errors:
         return [links[place] for place in range(len(nodes))]
     for link in links.values():
         link.close()
-    for connection in jumps.values():
+    for connection in jumps:
         connection.close()
-    told = [_with_note(errors[place], hosts[place]) for place in sorted(errors)]
-    raise told[0] if len(told) == 1 else Several(told)
+    raise _bundle(errors)
+
+
+def connect_each(
+    nodes: Sequence[Node], settings: ConnectSettings, done: Callable[[int], None] = nobody
+) -> tuple[dict[int, Link], dict[int, AortaError]]:
+    """Open a link to every node that can be reached; give links and errors by place in the list."""
+    ways, unknown = find_ways(nodes, settings)
+    for place in unknown:
+        done(place)
+    links, errors, _ = _dial(nodes, ways, settings, done)
+    return links, {**unknown, **errors}
+
+
+def _bundle(errors: Mapping[int, AortaError]) -> AortaError:
+    told = [errors[place] for place in sorted(errors)]
+    return told[0] if len(told) == 1 else Several(told)
+
+
+def find_ways(
+    nodes: Sequence[Node], settings: ConnectSettings
+) -> tuple[dict[int, tuple[SshHost, Chain]], dict[int, AortaError]]:
+    """Find out how each node is reached; give ways and errors by place in the list."""
+
+    def find(node: Node) -> tuple[SshHost, Chain]:
+        host = find_host(node, settings)
+        return host, find_chain(host)
+
+    return try_all(find, nodes, ASK_WIDTH)
+
+
+def _dial(
+    nodes: Sequence[Node],
+    ways: Mapping[int, tuple[SshHost, Chain]],
+    settings: ConnectSettings,
+    done: Callable[[int], None],
+) -> tuple[dict[int, Link], dict[int, AortaError], list[Connection]]:
+    places = sorted(ways)
+    session = Session(accept_new=settings.accept_new_host_keys)
+    jumps, broken = open_jumps([chain for _, chain in ways.values()], session, settings)
+
+    def reach(place: int) -> Link:
+        host, chain = ways[place]
+        if (error := next((broken[c] for c in _prefixes(chain) if c in broken), None)) is not None:
+            what = f"the jump host {error.where} is not reached: {error.what}"
+            raise type(error)(what=what, where=nodes[place].name, remedy=error.remedy)
+        return open_link(nodes[place], host, session, settings, jumps.get(chain))
+
+    opened, failed = try_all(reach, places, settings.fanout, lambda at: done(places[at]))
+    links = {places[at]: link for at, link in opened.items()}
+    errors = {places[at]: _with_note(error, ways[places[at]][0]) for at, error in failed.items()}
+    return links, errors, list(jumps.values())
 
 
 def _with_note(error: AortaError, host: SshHost) -> AortaError:

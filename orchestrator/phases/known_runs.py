@@ -56,7 +56,16 @@ def _parse_node(document: dict[str, Any]) -> Node:
     return Node(**values)
 
 
-def choose_runs(runs: Sequence[KnownRun], word: str | None, *, all_runs: bool) -> list[KnownRun]:
+def choose_run(runs: Sequence[KnownRun], word: str | None, verb: str) -> KnownRun:
+    """Find the one run that is meant: by id or a unique prefix of it, or the only live one.
+
+    Raises:
+        UsageError: none or several are meant; they are listed.
+    """
+    return choose_runs(runs, word, all_runs=False, verb=verb)[0]
+
+
+def choose_runs(runs: Sequence[KnownRun], word: str | None, *, all_runs: bool, verb: str = "kill") -> list[KnownRun]:
     """Find the runs that are meant: by id or a unique prefix of it, all live ones, or the only live one.
 
     Raises:
@@ -69,14 +78,17 @@ def choose_runs(runs: Sequence[KnownRun], word: str | None, *, all_runs: bool) -
         if len(live) == 1:
             return live
         if not live:
+            latest = f"; the latest one was {runs[-1].run_id}" if runs else ""
             raise UsageError(
-                what="no run is live, as far as this machine knows", remedy="name the run: aorta-launch kill RUN"
+                what=f"no run is live, as far as this machine knows{latest}",
+                remedy=f"name the run: aorta-launch {verb} RUN",
             )
         listed = "".join(f"\n    {run.run_id}  {len(run.nodes)} nodes  {run.experiment}" for run in live)
-        raise UsageError(what=f"{len(live)} runs are live:{listed}", remedy="name one of them, or --all")
+        rest = ", or --all" if verb == "kill" else ""
+        raise UsageError(what=f"{len(live)} runs are live:{listed}", remedy=f"name one of them{rest}")
     if not word:
         # kill "$RUN" with nothing in it would mean every run.
-        raise UsageError(what="the id of the run is empty", remedy="name the run: aorta-launch kill RUN")
+        raise UsageError(what="the id of the run is empty", remedy=f"name the run: aorta-launch {verb} RUN")
     found = [run for run in runs if run.run_id == word] or [run for run in runs if run.run_id.startswith(word)]
     if len(found) == 1:
         return found
