@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from orchestrator.checks.catalogue import check_names_exist, check_rules_fit, refuse_idle_checks, run_checks
@@ -19,12 +19,14 @@ from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.measured import render_measured
 from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
 from orchestrator.output.wording import count
+from orchestrator.phases.background import Tell, start_in_background
 from orchestrator.phases.connect import connect
 from orchestrator.phases.exercise import Crew
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.levels import measure_levels
 from orchestrator.phases.mesh import measure_mesh
 from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
+from orchestrator.phases.record import Record
 from orchestrator.phases.run import new_run_id, run_on
 from orchestrator.phases.saved import read_answers, refuse_unmeasured, write_answers
 from orchestrator.phases.script import check_script
@@ -44,6 +46,36 @@ def launch(settings: Settings) -> int:
     check_script(settings)
     # Variables that are there for `check` must neither take the proof from a launch nor put load before it.
     settings = settings.model_copy(update={"checks_only": (), "check_level": 0, "save_facts": None})
+    if settings.detach and not (settings.dry_run or settings.print_commands):
+        return detach(settings, nodes, talk)
+    return launch_on(settings, nodes, talk)
+
+
+def detach(settings: Settings, nodes: tuple[Node, ...], talk: Talk) -> int:
+    """Launch from a process in the background, and name the run once every agent has started."""
+
+    def work(tell: Tell) -> int:
+        def announce(record: Record) -> None:
+            tell({"run_id": record.document["run_id"], "experiment": str(record.paths.root)})
+
+        return launch_on(settings, nodes, talk, announce)
+
+    told = start_in_background(work, as_json=settings.json_output)
+    word = told.wait()
+    if word is None:
+        return told.exit_code()
+    talk.say(f"it goes on in the background · aorta-launch attach {word['run_id']} shows it, kill stops it")
+    if settings.json_output:
+        talk.document({"schema": 1, **word})
+    else:
+        talk.show(word["run_id"])
+    return int(Exit.DONE)
+
+
+def launch_on(
+    settings: Settings, nodes: tuple[Node, ...], talk: Talk, announce: Callable[[Record], None] | None = None
+) -> int:
+    """Launch on nodes that were read; with `announce` nobody watches, and it is told the run that has started."""
     env = settings_env(settings, os.environ)
     with ExitStack() as undo:
         try:
@@ -53,7 +85,13 @@ def launch(settings: Settings) -> int:
                 return int(Exit.NOT_READY)
             if settings.dry_run or settings.print_commands:
                 return show_plan(ground, talk)
-            return run_on(ground, talk, signals, undo, os.environ)
+
+            def leave(record: Record) -> None:
+                assert announce is not None
+                signals.background = True
+                announce(record)
+
+            return run_on(ground, talk, signals, undo, os.environ, leave if announce else None)
         except Terminated:
             talk.say("stopped by SIGTERM; nothing is left running")
             return int(Exit.STOPPED)

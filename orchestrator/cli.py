@@ -12,6 +12,8 @@ import typer
 from orchestrator import __version__
 from orchestrator.errors import AortaError, UsageError
 from orchestrator.flags import CHECK, CHECK_SCRIPT, LAUNCH, SCRIPT_WORDS, SHARED, add_verb
+from orchestrator.house_verbs import add_house_verbs
+from orchestrator.log_verbs import add_log_verbs
 from orchestrator.run_verbs import add_run_verbs
 from orchestrator.values import Exit
 from orchestrator.words import CallWords, split_words
@@ -149,6 +151,8 @@ def _build(flags: dict[str, Any]) -> Settings:
 
 
 add_run_verbs(app, _build)
+add_log_verbs(app, _build)
+add_house_verbs(app, _build)
 
 
 def _list_options(root: Any) -> dict[str, dict[str, bool]]:

@@ -68,6 +68,7 @@ LAUNCH: dict[str, Any] = {
     "timeout_s": _text("--timeout", "TIME", "Stop the run after 90s, 5m, 1h.", _RUN),
     "grace_s": _text("--grace", "TIME", "Time between TERM and KILL [dim](30s)[/dim].", _RUN),
     "check": _switch("--check/--no-check", "Check the nodes first [dim](yes)[/dim].", _RUN),
+    "detach": _switch("--detach", "Give the shell back once every agent runs; see attach.", _RUN),
     "dry_run": _switch("--dry-run", "Show the plan and change nothing anywhere.", _RUN),
     "print_commands": _switch("--print-commands", "Print the exact line for each node.", _RUN),
     "experiments_dir": _text("--experiments-dir", "DIR", "Where experiments lie [dim](experiments)[/dim].", _RUN),
@@ -90,6 +91,31 @@ CHECK: dict[str, Any] = {
     "from_facts": _text("--from-facts", "DIR", "Judge kept answers; contact nobody.", _CHECKS),
 }
 
+REACH: dict[str, Any] = {
+    key: flag for key, flag in SHARED.items() if key not in ("nodes", "include", "exclude", "json_output")
+}
+"""Those of a verb that prints no document and whose run knows its nodes."""
+
+_LOGS = "What is shown"
+LOGS: dict[str, Any] = {
+    "follow": Annotated[
+        bool | None,
+        typer.Option(
+            "-f",
+            "--follow",
+            metavar=" ",
+            help="Go on until the run is over.",
+            show_default=False,
+            rich_help_panel=_LOGS,
+        ),
+    ],
+    "rank": _text("--rank", "LIST", "Ranks: all or 0,3-5 [dim](those of the launch)[/dim].", _LOGS),
+    "node": _many("--node", "LIST", "All ranks and agents of these nodes (as --include).", _LOGS),
+    "since": _text("--since", "TIME", "Only what came in the last 90s, 5m, 1h.", _LOGS),
+    "stream": _text("--stream", "out|err|both", "Which stream [dim](both)[/dim].", _LOGS),
+    "raw": _switch("--raw", "The very bytes of one rank's stdout, or stderr with --stream err.", _LOGS),
+}
+
 CHECK_SCRIPT: Any = Annotated[
     list[str] | None,
     typer.Argument(metavar="[SCRIPT]", help="The script that will run: what it imports is checked too."),
@@ -104,7 +130,7 @@ SCRIPT_WORDS: Any = Annotated[
 def add_verb(
     app: typer.Typer, flags: Mapping[str, Any]
 ) -> Callable[[Callable[[dict[str, Any]], int]], Callable[..., int]]:
-    """Make a function of its flags a verb of the program, named as the function is."""
+    """Make a function of its flags a verb of the program, named as the function is (exec_ is exec)."""
 
     def register(body: Callable[[dict[str, Any]], int]) -> Callable[..., int]:
         def command(**given: Any) -> int:
@@ -124,7 +150,7 @@ def add_verb(
                 for name, annotation in flags.items()
             ]
         )
-        app.command(name=body.__name__)(command)
+        app.command(name=body.__name__.rstrip("_"))(command)
         return command
 
     return register

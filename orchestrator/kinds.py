@@ -154,6 +154,12 @@ def _parse_label(raw: Any) -> str:
     raise ValueError("1 to 64 letters, digits, dots, dashes or underscores, the first no dot or dash")
 
 
+def _parse_on_disconnect(raw: Any) -> str:
+    if raw not in ("keep", "stop"):
+        raise ValueError("keep or stop")
+    return str(raw)
+
+
 def _parse_color(raw: Any) -> str:
     # A bare no or off is false in YAML; whoever writes that means never.
     text = "never" if raw is False else str(raw)
@@ -229,3 +235,4 @@ Processes = Annotated[str, BeforeValidator(_parse_processes)]
 Ranks = Annotated[str, BeforeValidator(_parse_ranks)]
 Label = Annotated[str, BeforeValidator(_parse_label)]
 Color = Annotated[Literal["auto", "always", "never"], BeforeValidator(_parse_color)]
+OnDisconnect = Annotated[Literal["keep", "stop"], BeforeValidator(_parse_on_disconnect)]

@@ -63,6 +63,15 @@ def select_nodes(nodes: Sequence[Node], include: Sequence[str], exclude: Sequenc
     return tuple(nodes[place] for place in sorted(kept))
 
 
+def find_nodes(nodes: Sequence[Node], items: Sequence[str], flag: str) -> frozenset[int]:
+    """Find the places of nodes by names, ranges and node ranks.
+
+    Raises:
+        UsageError: a name that is not in the list.
+    """
+    return frozenset(_find_places(nodes, items, flag))
+
+
 def _host_key(host: str) -> str:
     try:
         return str(ip_address(host))

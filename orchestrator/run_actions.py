@@ -8,39 +8,85 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import UsageError
-from orchestrator.output.console import build_talk
-from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill
+from orchestrator.output.console import Talk, build_talk
+from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill, render_notified
 from orchestrator.output.wording import count
-from orchestrator.phases.known_runs import KnownRun, choose_runs, read_known_runs
+from orchestrator.phases.attend import settle
+from orchestrator.phases.known_runs import KnownRun, choose_run, choose_runs, reach_settings, read_known_runs
+from orchestrator.phases.notify import notify_ranks, parse_signal
 from orchestrator.phases.record import end_entry
-from orchestrator.phases.stop import stop_run
+from orchestrator.phases.saved_run import read_saved_run
+from orchestrator.phases.stop import stop_known
+from orchestrator.phases.view import View, watch_run
 from orchestrator.settings import Settings
+from orchestrator.stranger_actions import kill_found, names_nodes
 from orchestrator.values import Exit
 
+__all__ = ["attach", "kill", "reach_settings"]
 
-def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool) -> int:  # noqa: FBT001
-    """Stop runs on all of their nodes and prove that nothing of them is left."""
+
+def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool, signal_word: str | None) -> int:  # noqa: FBT001
+    """Stop runs on all of their nodes and prove that nothing of them is left, or signal their ranks."""
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
+    number = parse_signal(signal_word) if signal_word is not None else None
+    if number is None and names_nodes(settings):
+
+        def close(known: KnownRun) -> None:
+            close_record(known, reach_settings(settings, known, known.control), talk)
+
+        return kill_found(settings, run, all_runs, yes, talk, close)
     chosen = choose_runs(read_known_runs(Path.home()), run, all_runs=all_runs)
-    if all_runs and not yes:
+    if all_runs and not yes and number is None:
         confirm(chosen)
     code = Exit.DONE
     for known in chosen:
-        talk.say(f"stopping {known.run_id} on {count(len(known.nodes), 'node')}, {settings.grace_s:g} s grace")
-        reports = stop_run(known.nodes, reach_settings(settings, known), known.run_id)
-        talk.show(render_kill(reports))
-        if settings.json_output:
-            talk.document(kill_document(known.run_id, reports))
-        if is_clean(reports):
-            end_entry(known.entry, live=False)
-        code = max(code, kill_exit(reports))
+        own = reach_settings(settings, known, known.control)
+        code = max(code, kill_one(known, own, talk) if number is None else notify_one(known, own, talk, number))
     return int(code)
 
 
-def reach_settings(settings: Settings, known: KnownRun) -> Settings:
-    """Reach the nodes as the run's own launch did, but for what this call says itself."""
-    said = {key for key, origin in settings.origins.items() if origin != "default"}
-    return settings.model_copy(update={key: value for key, value in known.ssh.items() if key not in said})
+def kill_one(known: KnownRun, settings: Settings, talk: Talk) -> Exit:
+    """Stop one run, show the proof, and see to it that its record tells how it ended."""
+    talk.say(f"stopping {known.run_id} on {count(len(known.nodes), 'node')}, {settings.grace_s:g} s grace")
+    reports = stop_known(known, settings)
+    talk.show(render_kill(reports))
+    if settings.json_output:
+        talk.document(kill_document(known.run_id, reports))
+    if is_clean(reports):
+        close_record(known, settings, talk)
+    return kill_exit(reports)
+
+
+def close_record(known: KnownRun, settings: Settings, talk: Talk) -> None:
+    """See to it that the record of a run of which nothing lives tells how it ended."""
+    if is_open(known):
+        settle(known, settings, talk)
+    end_entry(known.entry, live=False)
+
+
+def is_open(known: KnownRun) -> bool:
+    """Tell whether a record is there that does not say yet how the run ended."""
+    try:
+        saved = read_saved_run(known)
+    except UsageError:
+        return False  # what is left of it are its nodes
+    return saved.verdict is None and saved.state != "not started"
+
+
+def notify_one(known: KnownRun, settings: Settings, talk: Talk, number: int) -> Exit:
+    """Signal the ranks of one run and say which took it."""
+    told = notify_ranks(known, settings, number)
+    talk.show(render_notified(told, number))
+    taken = any(one.ranks for one in told)
+    return Exit.DONE if taken and not any(one.error for one in told) else Exit.FAILED
+
+
+def attach(settings: Settings, run: str | None) -> int:
+    """Show a run live again, wherever its controller went, and end with its exit code."""
+    talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
+    known = choose_run(read_known_runs(Path.home()), run, "attach")
+    view = View(known, reach_settings(settings, known), talk)
+    return watch_run(view)
 
 
 def confirm(chosen: Sequence[KnownRun]) -> None:

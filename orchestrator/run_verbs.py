@@ -20,8 +20,28 @@ RUN: Any = Annotated[
 ]
 
 
+def _switch(spelling: str, text: str) -> Any:
+    return Annotated[bool | None, typer.Option(spelling, metavar=" ", help=text, show_default=False)]
+
+
 def add_run_verbs(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> None:
     """Register every verb of this file; `build` makes settings of the flags."""
+
+    @add_verb(app, {**SHARED, "ranks": LAUNCH["ranks"], "run": RUN})
+    def attach(flags: dict[str, Any]) -> int:
+        """Show a run live again; one whose controller is gone is taken over."""
+        run = flags.pop("run")
+        settings = build(flags)
+        from orchestrator import run_actions
+
+        return run_actions.attach(settings, run)
+
+    add_status_verb(app, build)
+    add_kill_verb(app, build)
+
+
+def add_kill_verb(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> None:
+    """Register kill."""
 
     @add_verb(
         app,
@@ -29,18 +49,51 @@ def add_run_verbs(app: typer.Typer, build: Callable[[dict[str, Any]], Settings])
             **SHARED,
             "grace_s": LAUNCH["grace_s"],
             "run": RUN,
-            "all": Annotated[
-                bool | None, typer.Option("--all", metavar=" ", help="Every live run.", show_default=False)
+            "signal": Annotated[
+                str | None, typer.Option("--signal", metavar="NAME", help="Send this to the ranks, and stop nothing.")
             ],
-            "yes": Annotated[bool | None, typer.Option("--yes", metavar=" ", help="Do not ask.", show_default=False)],
+            "all": _switch("--all", "Every live run."),
+            "yes": _switch("--yes", "Do not ask."),
         },
     )
     def kill(flags: dict[str, Any]) -> int:
         """Stop a run on all of its nodes and prove that nothing of it is left."""
         run, all_runs, yes = flags.pop("run"), bool(flags.pop("all")), bool(flags.pop("yes"))
+        number = flags.pop("signal")
         if run and all_runs:
             raise UsageError(f"{run} and --all exclude each other", "command line", "name one run, or --all")
         settings = build(flags)
         from orchestrator import run_actions
 
-        return run_actions.kill(settings, run, all_runs, yes)
+        return run_actions.kill(settings, run, all_runs, yes, number)
+
+
+def add_status_verb(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> None:
+    """Register status."""
+
+    @add_verb(
+        app,
+        {
+            **SHARED,
+            "run": RUN,
+            "watch": Annotated[
+                bool | None, typer.Option("--watch", metavar=" ", help="Again and again.", show_default=False)
+            ],
+            "every": Annotated[
+                str | None, typer.Option("--every", metavar="TIME", help="With --watch: how often [dim](2s)[/dim].")
+            ],
+        },
+    )
+    def status(flags: dict[str, Any]) -> int:
+        """Show how a run stands: its nodes, ranks, GPUs, steps and last lines."""
+        run, watching, every = flags.pop("run"), bool(flags.pop("watch")), flags.pop("every")
+        from orchestrator.kinds import parse_seconds
+
+        try:
+            every_s = parse_seconds(every or "2s")
+        except ValueError as error:
+            raise UsageError(f"{every} is not {error}", "--every", "write for example 5s") from None
+        settings = build(flags)
+        from orchestrator import status_actions
+
+        return status_actions.status(settings, run, every_s if watching or every else None)

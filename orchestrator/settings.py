@@ -16,7 +16,8 @@ VARIABLE_PREFIX = "AORTA_LAUNCH_"
 
 NOT_IN_CONFIG = frozenset(
     {
-        *("config", "config_text", "origins", "json_output", "verbosity", "flag_env", "dry_run", "print_commands"),
+        *("config", "config_text", "origins", "json_output", "verbosity"),
+        *("flag_env", "detach", "dry_run", "print_commands"),
         *("checks_only", "check_level", "strict", "every_finding", "save_facts", "from_facts"),
     }
 )
@@ -67,6 +68,9 @@ class Settings(BaseModel):
     grace_s: kinds.Seconds = Field(30.0, description="Time between TERM and KILL when a run is stopped.")
     failure_grace_s: kinds.Seconds = Field(2.0, description="The same, after a rank has failed.")
     lost_after_s: kinds.SomeSeconds = Field(60.0, description="Silence after which a node counts as lost.")
+    on_disconnect: kinds.OnDisconnect = Field("keep", description="What nodes do without a controller: keep, stop.")
+    lease_s: kinds.SomeSeconds = Field(600.0, description="With stop: how long it goes on without one.")
+    log_space_mib: kinds.CountOrZero = Field(2048, description="Most that a run's logs keep on a node; 0: all.")
     join_timeout_s: kinds.SomeSeconds = Field(180.0, description="Time for all agents to meet.")
     ranks: kinds.Ranks = Field("0", description="Ranks that the screen shows: 0, all or a list like 0,3-5.")
 
@@ -100,6 +104,7 @@ class Settings(BaseModel):
     json_output: kinds.Switch = False
     verbosity: kinds.Verbosity = 0
     flag_env: kinds.Words = ()
+    detach: kinds.Switch = False
     dry_run: kinds.Switch = False
     print_commands: kinds.Switch = False
     checks_only: kinds.Names = ()

@@ -93,6 +93,8 @@ class NodePlan:
     argv: tuple[str, ...]
     """The agent's words, first the interpreter."""
     env: tuple[EnvValue, ...]
+    gpu_memory: tuple[tuple[str, int | None], ...] = ()
+    """UUID or index of each GPU that the run uses, and the MiB in use before it that belonged to no process."""
 
     @property
     def ranks(self) -> range:
@@ -135,6 +137,8 @@ class RankExit:
     signal: int | None = None
     after_stop: bool = False
     """The stop order had been given to its node before."""
+    disk_full: bool = False
+    """The disk of its run folder took nothing more, so its last words may be missing."""
 
     @property
     def clean(self) -> bool:
@@ -187,11 +191,26 @@ class Verdict:
     """node, pid, command: what outlived the stop."""
     unasked: tuple[str, ...] = ()
     """Nodes that could not be asked at the end; what is left there is not known."""
+    gpus_held: tuple[tuple[str, int, int], ...] = ()
+    """node, GPU, MiB that it still holds beyond what it held before the run."""
+    gpus_unchecked: tuple[tuple[str, str], ...] = ()
+    """node, why its GPUs' memory could not be compared."""
     family: str = ""
     """The class of the cause."""
     rule: str = ""
     """The entry of the catalogue that decided."""
     confidence: Literal["certain", "likely", "unknown"] = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notified:
+    """Which ranks of one node took a signal."""
+
+    node_rank: int
+    node: str
+    ranks: tuple[int, ...] = ()
+    error: str = ""
+    """Why the node could not be asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,5 +226,45 @@ class StopReport:
     killed: int = 0
     survivors: tuple[tuple[int, str], ...] = ()
     """pid, command."""
+    gpus_held: tuple[tuple[int, int], ...] | None = None
+    """GPU, MiB that it still holds beyond what it held before the run; None: nothing was compared."""
+    gpus_why: str = ""
+    """Why the memory of its GPUs could not be compared."""
     error: str = ""
     """Why the node could not be asked; what is left there is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """What a command wrote to one of its streams, as far as it is kept."""
+
+    data: bytes = b""
+    cut_at: int = 0
+    """Where in the data something is left out."""
+    left_out: int = 0
+    """Bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """How one command ended on one node."""
+
+    node: str
+    code: int | None = None
+    signal: int | None = None
+    ended: str = ""
+    """Why it was ended before its time; empty when it ended by itself."""
+    not_started: str = ""
+    """Why there was nothing to end."""
+    stdout: Stream = Stream()
+    stderr: Stream = Stream()
+    left_behind: int = 0
+    """Processes that it left in the background; they were ended as well."""
+    survivors: tuple[tuple[int, str], ...] = ()
+    """pid, command: what could not be ended."""
+    seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        """It ended by itself with exit code 0."""
+        return self.code == 0 and not self.ended and not self.survivors

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 DEFAULT_VERB = "launch"
+COMMAND_VERB = "exec"
+"""The other verb whose words begin with the first one that is no option."""
 
 
 @dataclass(frozen=True)
@@ -51,28 +53,28 @@ def split_words(
     before: list[str] = []
     while at < len(argv):
         word = argv[at]
-        if word in {"--", "-m"}:
+        if word == "--" or (word == "-m" and verb != COMMAND_VERB):
             script = argv[at + 1 :] if word == "--" else argv[at:]
-            return CallWords(DEFAULT_VERB, tuple(before), tuple(script))
+            return CallWords(verb or DEFAULT_VERB, tuple(before), tuple(script))
         if word.startswith("-") and len(word) > 1:
-            step = _option_length(word, known)
+            step = _option_length(word, known, verb or DEFAULT_VERB)
             before.extend(argv[at : at + step])
             at += step
             continue
         if not verb and word in options_of:
-            if word != DEFAULT_VERB:
+            if word not in (DEFAULT_VERB, COMMAND_VERB):
                 return CallWords(word, (*before, *argv[at + 1 :]))
             verb, known = word, dict(options_of[word])
             at += 1
             continue
         if not verb:
             _refuse_other_words(word, tuple(options_of), is_file)
-        return CallWords(DEFAULT_VERB, tuple(before), tuple(argv[at:]))
+        return CallWords(verb or DEFAULT_VERB, tuple(before), tuple(argv[at:]))
     asked = not verb and any(word in top_options for word in before)
-    return CallWords("" if asked else DEFAULT_VERB, tuple(before))
+    return CallWords("" if asked else verb or DEFAULT_VERB, tuple(before))
 
 
-def _option_length(word: str, known: Mapping[str, bool]) -> int:
+def _option_length(word: str, known: Mapping[str, bool], verb: str) -> int:
     """Count the words of an option: 2 when its value is the next one."""
     name = word.partition("=")[0] if word.startswith("--") else word
     if name in known:
@@ -80,10 +82,11 @@ def _option_length(word: str, known: Mapping[str, bool]) -> int:
     if not word.startswith("--") and all(known.get(f"-{letter}") is False for letter in word[1:]):
         return 1
     near = get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.6)
+    words = "command" if verb == COMMAND_VERB else "script"
     raise UsageError(
         f"no such option: {name}" + (f", did you mean {near[0]}?" if near else ""),
         where="command line",
-        remedy="options of the script stand behind the script; aorta-launch launch --help lists ours",
+        remedy=f"options of the {words} stand behind the {words}; aorta-launch {verb} --help lists ours",
     )
 
 

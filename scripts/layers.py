@@ -30,6 +30,7 @@ LEVELS: tuple[frozenset[str], ...] = (
 )
 # Files that lie beside their room's own file.
 ROOM_OF_FILE = {
+    "run_status": "values",
     "nodeline": "nodelist",
     "noderanges": "nodelist",
     "textfiles": "nodelist",
@@ -39,7 +40,13 @@ ROOM_OF_FILE = {
     "words": "settings",
     "flags": "cli",
     "run_verbs": "cli",
+    "log_verbs": "cli",
     "run_actions": "actions",
+    "log_actions": "actions",
+    "status_actions": "actions",
+    "house_verbs": "cli",
+    "house_actions": "actions",
+    "stranger_actions": "actions",
 }
 PURE_ROOMS = frozenset({"values", "errors", "nodelist", "settings", "facts", "plan", "checks", "diagnosis"})
 IMPURE_MODULES = frozenset({"socket", "subprocess", "time", "threading", "asyncio", "select", "selectors"})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from orchestrator.diagnosis.events import Event, Order
-from orchestrator.diagnosis.history import History, StopCause
+from orchestrator.diagnosis.history import REBOOTED, STOP_CAUSES, History, StopCause
 from orchestrator.values import NodePlan, Plan
 
+STOPPED = ("stopped", "killed", "timed out")
+"""States of a node that somebody ended."""
 JOIN_EXTRA_S = 30.0
 """Beyond torchrun's own join time-out, so that its own words come first."""
 
@@ -20,6 +23,7 @@ class Decider:
         self.history = History(plan=plan, started=started)
         self._join_by = started + join_limit_s + JOIN_EXTRA_S
         self._said_running = False
+        self._told_gaps: set[tuple[int, str]] = set()
 
     @property
     def over(self) -> bool:
@@ -42,8 +46,12 @@ class Decider:
             "suspect": self._suspect,
             "back": self._back,
             "store_error": self._store_error,
+            "store_back": self._store_back,
+            "gap": self._gap,
+            "log_space": self._log_space,
             "interrupt": self._user_stop,
             "terminate": self._user_stop,
+            "kill": self._kill,
             "time_limit": self._time_limit,
             "tick": self._tick,
         }.get(event.kind)
@@ -62,9 +70,7 @@ class Decider:
         history = self.history
         if history.stop_cause is not None:
             return []
-        history.stop_cause, history.stop_time = cause, event.time
-        history.stop_node = event.node_rank if event.node_rank >= 0 else None
-        history.stop_detail = detail
+        history.note_stop(cause, event.time, event.node_rank, detail)
         return [Order(stop=self._all(), grace_s=grace_s, say=say)]
 
     def _fail(self, event: Event, say: str, detail: str = "") -> list[Order]:
@@ -100,17 +106,28 @@ class Decider:
         return self._fail(event, f"the agent on {self._node(event).node.name} ended with {how}", exit_.error)
 
     def _final(self, event: Event) -> list[Order]:
-        if event.data.get("state") == "stopped" and self.history.stop_cause is None:
-            reason = str(event.data.get("reason", "")) or "somebody else"
-            name = self._node(event).node.name
+        state, reason = str(event.data.get("state")), str(event.data.get("reason", ""))
+        if state not in STOPPED or self.history.stop_cause is not None:
+            return []
+        name = self._node(event).node.name
+        if reason in STOP_CAUSES and reason != "kill":
+            # A controller before us ordered it, and had no time to write that down.
+            asked = reason in ("interrupt", "terminate", "elsewhere", "time limit")
             return self._stop(
-                "elsewhere",
+                cast("StopCause", reason),
                 event,
-                grace_s=self.plan.grace_s,
-                say=f"{name} was stopped from elsewhere ({reason}); stopping the other nodes",
+                grace_s=self.plan.grace_s if asked else self.plan.failure_grace_s,
+                say=f"{name} had been stopped ({reason}); stopping the other nodes",
                 detail=reason,
             )
-        return []
+        reason = reason or "somebody else"
+        return self._stop(
+            "elsewhere",
+            event,
+            grace_s=self.plan.grace_s,
+            say=f"{name} was stopped from elsewhere ({reason}); stopping the other nodes",
+            detail=reason,
+        )
 
     def _supervisor_lost(self, event: Event) -> list[Order]:
         self.history.supervisors_lost.add(event.node_rank)
@@ -121,13 +138,17 @@ class Decider:
         return self._fail(event, f"the supervisor on {name} was killed", "the supervisor was killed")
 
     def _lost(self, event: Event) -> list[Order]:
-        why = "rebooted" if event.kind == "rebooted" else str(event.data.get("why", "no answer"))
+        why = REBOOTED if event.kind == "rebooted" else str(event.data.get("why", "no answer"))
         if event.node_rank in self.history.finals:
             return []
         self.history.lost[event.node_rank] = why
         name = self._node(event).node.name
         return self._stop(
-            "lost", event, grace_s=self.plan.failure_grace_s, say=f"{name} is lost ({why}); stopping the other nodes"
+            "lost",
+            event,
+            grace_s=self.plan.failure_grace_s,
+            say=f"{name} is lost ({why}); stopping the other nodes",
+            detail=why,
         ) or [Order(say=f"{name} is lost ({why})")]
 
     def _suspect(self, event: Event) -> list[Order]:
@@ -141,7 +162,30 @@ class Decider:
         return [Order(say=f"{self._node(event).node.name}: the link is back, nothing was missed")]
 
     def _store_error(self, event: Event) -> list[Order]:
+        # One disk here takes the logs of all nodes.
+        if self._said_full:
+            return []
+        self._said_full = True
         return [Order(say=f"logs cannot be written here: {event.data.get('why')}; they remain on the nodes")]
+
+    def _store_back(self, event: Event) -> list[Order]:
+        return [
+            Order(say=f"logs can be written here again; fetching what was missed from {self._node(event).node.name}")
+        ]
+
+    def _gap(self, event: Event) -> list[Order]:
+        key = (event.node_rank, str(event.data["file"]))
+        if key in self._told_gaps:
+            return []
+        self._told_gaps.add(key)
+        mib = (event.data["to"] - event.data["from"]) / (1 << 20)
+        rank = event.data["rank"]
+        who = "the agent" if rank is None else f"rank {rank}"
+        where = f"{who} on {self._node(event).node.name}"
+        return [Order(say=f"warning: {mib:.1f} MiB of the output of {where} were dropped there: launch.log_space_mib")]
+
+    def _log_space(self, event: Event) -> list[Order]:
+        return [Order(say=f"warning: {self._node(event).node.name}: {event.data['why']}; its logs have no bound")]
 
     # -- what happens here
 
@@ -151,6 +195,12 @@ class Decider:
             say = f"stopping every node, {self.plan.grace_s:g} s grace; once more to kill at once"
             return self._stop(cause, event, grace_s=self.plan.grace_s, say=say)
         return [Order(stop=self._all(), grace_s=0.0, say="killing at once")]
+
+    def _kill(self, event: Event) -> list[Order]:
+        grace_s = float(event.data.get("grace_s", self.plan.grace_s))
+        say = f"stopped by aorta-launch kill, {grace_s:g} s grace"
+        # A second kill may only shorten the grace: a supervisor takes the earlier end of the two.
+        return self._stop("kill", event, grace_s=grace_s, say=say) or [Order(stop=self._all(), grace_s=grace_s)]
 
     def _time_limit(self, event: Event) -> list[Order]:
         return self._stop(

@@ -14,6 +14,8 @@ Kind = Literal[
     "rank_exit",
     "agent_exit",
     "stopping",
+    "signalled",
+    "log_space",
     "final",
     # told by the pump of a node
     "supervisor_lost",
@@ -23,9 +25,15 @@ Kind = Literal[
     "back",
     "lost",
     "store_error",
+    "store_back",
+    # found out about the logs of a node
+    "gap",
     # happened on the launch host
+    "stop",
     "interrupt",
     "terminate",
+    "kill",
+    "leave",
     "time_limit",
     "tick",
 ]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from orchestrator.diagnosis.events import AgentExit, Event
 from orchestrator.values import Plan, RankExit
 
-StopCause = Literal["failure", "interrupt", "terminate", "time limit", "elsewhere", "lost", "not joined"]
+StopCause = Literal["failure", "interrupt", "terminate", "kill", "time limit", "elsewhere", "lost", "not joined"]
+REBOOTED = "rebooted"
+"""Why a node is lost that has started anew."""
+STOP_CAUSES: tuple[StopCause, ...] = get_args(StopCause)
 
 
 @dataclass
@@ -38,6 +41,12 @@ class History:
         """Every planned rank was seen running."""
         return len(self.seen) == self.plan.world_size
 
+    def note_stop(self, cause: StopCause, time: float, node_rank: int | None, detail: str) -> None:
+        """Take down why the run was stopped; the first reason stays."""
+        if self.stop_cause is None:
+            self.stop_cause, self.stop_time, self.stop_detail = cause, time, detail
+            self.stop_node = node_rank if node_rank is not None and node_rank >= 0 else None
+
     @property
     def over(self) -> bool:
         """Every node has said its last word, or is lost."""
@@ -50,6 +59,8 @@ class History:
     def take(self, event: Event) -> bool:
         """Fold one event of a node in; False when it was known."""
         node_rank, data = event.node_rank, event.data
+        if event.kind == "stop":
+            self.note_stop(data["cause"], event.time, node_rank, str(data.get("detail", "")))
         if event.kind == "agent":
             known = node_rank in self.agents
             self.agents.add(node_rank)
@@ -62,23 +73,25 @@ class History:
         if event.kind == "rank_exit":
             return self._take_rank_exit(event)
         if event.kind == "agent_exit":
-            known = node_rank in self.agent_exits
-            self.agent_exits.setdefault(
-                node_rank,
-                AgentExit(
-                    node_rank=node_rank,
-                    time=event.time,
-                    code=data.get("code"),
-                    signal=data.get("signal"),
-                    after_stop=bool(data.get("after_stop")) or self.stop_cause is not None,
-                    error=str(data.get("error", "")),
-                ),
-            )
-            return not known
+            return self._take_agent_exit(event)
         if event.kind == "final":
             known = node_rank in self.finals
             self.finals.setdefault(node_rank, dict(data))
             return not known
+        return event.kind != "stop"
+
+    def _take_agent_exit(self, event: Event) -> bool:
+        data = event.data
+        if event.node_rank in self.agent_exits:
+            return False
+        self.agent_exits[event.node_rank] = AgentExit(
+            node_rank=event.node_rank,
+            time=event.time,
+            code=data.get("code"),
+            signal=data.get("signal"),
+            after_stop=bool(data.get("after_stop")) or self.stop_cause is not None,
+            error=str(data.get("error", "")),
+        )
         return True
 
     def _take_rank_exit(self, event: Event) -> bool:
@@ -93,5 +106,6 @@ class History:
             code=data.get("code"),
             signal=data.get("signal"),
             after_stop=bool(data.get("after_stop")),
+            disk_full=bool(data.get("disk_full")),
         )
         return True

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from orchestrator.diagnosis.events import AgentExit
-from orchestrator.diagnosis.history import History
+from orchestrator.diagnosis.history import REBOOTED, History
 from orchestrator.diagnosis.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
 from orchestrator.values import Evidence, Exit, FirstFailure, RankExit, RunState, Verdict
 
+HELD_REMEDY = "no process of the run is left, but a driver keeps its memory: see nvidia-smi there; a reboot frees it"
 WINDOW_S = 5.0
 """A consequence can be told sooner than its cause: the cause's interpreter is still closing down."""
 
@@ -33,12 +34,26 @@ def build_verdict(history: History, texts: Texts, ended: float) -> Verdict:
         for node_rank, final in sorted(history.finals.items())
         for process in final.get("survivors", [])
     )
-    unasked = tuple(history.plan.nodes[node_rank].node.name for node_rank in sorted(history.lost))
+    held = tuple(
+        (history.plan.nodes[node_rank].node.name, int(gpu["gpu"]), int(gpu["held_mib"]))
+        for node_rank, final in sorted(history.finals.items())
+        for gpu in final.get("gpus") or ()
+    )
+    unchecked = tuple(
+        (history.plan.nodes[node_rank].node.name, str(final["gpus_why"]))
+        for node_rank, final in sorted(history.finals.items())
+        if final.get("gpus_why")
+    )
+    # Nothing outlives a boot.
+    unknown = sorted(node_rank for node_rank, why in history.lost.items() if why != REBOOTED)
+    unasked = tuple(history.plan.nodes[node_rank].node.name for node_rank in unknown)
     verdict = replace(
         _judge(history, texts),
         duration_s=max(0.0, ended - history.started),
         survivors=survivors,
         unasked=unasked,
+        gpus_held=held,
+        gpus_unchecked=unchecked,
     )
     if unasked and not verdict.remedy:
         kill = f"aorta-launch kill {history.plan.run_id}"
@@ -49,11 +64,13 @@ def build_verdict(history: History, texts: Texts, ended: float) -> Verdict:
             exit_code=int(Exit.FAILED),
             remedy=verdict.remedy or "processes outlived KILL: a driver or a file system hangs; look at those nodes",
         )
+    if held and verdict.exit_code != Exit.NODE_LOST:
+        return replace(verdict, exit_code=int(Exit.FAILED), remedy=verdict.remedy or HELD_REMEDY)
     return verdict
 
 
 def _judge(history: History, texts: Texts) -> Verdict:
-    if history.stop_cause in ("interrupt", "terminate", "elsewhere", "time limit"):
+    if history.stop_cause in ("interrupt", "terminate", "kill", "elsewhere", "time limit"):
         return _stopped(history)
     if history.stop_cause == "lost":
         return _lost(history)
@@ -81,6 +98,7 @@ def _stopped(history: History) -> Verdict:
     table: dict[str, tuple[RunState, Exit, str]] = {
         "interrupt": ("killed", Exit.INTERRUPTED, "stopped by Ctrl-C"),
         "terminate": ("killed", Exit.STOPPED, "stopped by SIGTERM"),
+        "kill": ("killed", Exit.STOPPED, "stopped by aorta-launch kill"),
         "elsewhere": ("killed", Exit.STOPPED, f"stopped from elsewhere ({history.stop_detail})"),
         "time limit": ("timed out", Exit.TIME_LIMIT, "the time limit was reached"),
     }
@@ -100,14 +118,16 @@ def _stopped(history: History) -> Verdict:
 def _lost(history: History) -> Verdict:
     node_rank = history.stop_node or 0
     node = history.plan.nodes[node_rank]
-    why = history.lost.get(node_rank, "no answer")
+    why = history.lost.get(node_rank) or history.stop_detail or "no answer"
     return Verdict(
         state="lost",
         exit_code=int(Exit.NODE_LOST),
         cause=f"node {node.node.name} was lost: {why}",
         first_failure=FirstFailure(node=node.node.name, node_rank=node_rank, time=history.stop_time, error=why),
         stopped=tuple(rank for rank in _stopped_ranks(history, None) if rank not in node.ranks),
-        remedy=f"once it answers again: aorta-launch kill {history.plan.run_id}",
+        remedy="the node has started anew, nothing of the run is left there: launch again"
+        if why == REBOOTED
+        else f"once it answers again: aorta-launch kill {history.plan.run_id}",
     )
 
 
@@ -180,6 +200,9 @@ def _words(rank: int, texts: Texts) -> Failure | None:
 def _from_rank(exit_: RankExit, failure: Failure | None, history: History) -> FirstFailure:
     # A rank that was killed did not say why: its last line is about something else.
     said = failure if exit_.signal is None else None
+    error = said.error if said else ""
+    if exit_.disk_full and not error:
+        error = "the disk is full that takes its output (~/.aorta)"
     return FirstFailure(
         node=history.plan.nodes[exit_.node_rank].node.name,
         node_rank=exit_.node_rank,
@@ -188,7 +211,7 @@ def _from_rank(exit_: RankExit, failure: Failure | None, history: History) -> Fi
         time=exit_.time,
         exit_code=exit_.code,
         signal=signal_name(exit_.signal),
-        error=said.error if said else "",
+        error=error,
         traceback=said.where if said else "",
     )
 

@@ -57,6 +57,8 @@ class ProjectFacts(FactGroup):
 
     script: str | None = None
     """As it was named, "-m module" too; empty when none was."""
+    workdir: str = ""
+    """Where the code lies or will lie: of projects with one name each has a folder of its own."""
     workdir_found: bool | None = None
     """Only looked for where nothing is pushed, as is the script."""
     script_found: bool | None = None

@@ -6,10 +6,12 @@ import json
 import os
 import socket
 import time
-from typing import Any
+from typing import Any, Callable
 
-from orchestrator.node import ending, processes, runfolder
+from orchestrator.node import clock, ending, gpu_memory, processes, runfolder
 from orchestrator.node.wire import Lines, Wire
+
+Wanted = Callable[["dict[str, Any]"], bool]
 
 
 def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
@@ -25,16 +27,20 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
     left_s = grace_s
     for folder in folders:
         status = runfolder.read_status(folder) or {}
-        recorded += status.get("tree", [])
+        recorded += runfolder.recorded(status)
         if runfolder.supervisor_of(status) is not None:
             add(total, through_supervisor(folder, grace_s))
             left_s = 0.0  # what outlived that has had its grace
         # What it did not get to know of since its last record stands in the new one.
-        recorded += (runfolder.read_status(folder) or {}).get("tree", [])
+        recorded += runfolder.recorded(runfolder.read_status(folder) or {})
     left = ending.sweep(run_id, node_rank, recorded, left_s)
     total["found"] = total["found"] or left["stopped"] > 0
     add(total, left)
-    wire.send(total)
+    word = {"ev": "final", "time": clock.now(), "state": "killed", "reason": "kill", "killed": total["killed"]}
+    gpus = {} if left["survivors"] else gpu_memory.after_sweep([runfolder.read_status(path) or {} for path in folders])
+    for folder in folders:
+        runfolder.note_final(folder, {**word, "survivors": left["survivors"], **gpus})
+    wire.send({**total, **gpus})
 
 
 def add(total: dict[str, Any], more: dict[str, Any]) -> None:
@@ -47,11 +53,13 @@ def add(total: dict[str, Any], more: dict[str, Any]) -> None:
 def through_supervisor(folder: str, grace_s: float) -> dict[str, Any]:
     """Let the supervisor stop its own tree and wait for its last word."""
     status = runfolder.read_status(folder) or {}
-    stopped = len([1 for pid, ticks in status.get("tree", []) if processes.alive(pid, ticks)])
+    stopped = len([1 for pid, ticks in runfolder.recorded(status) if processes.alive(pid, ticks)])
     supervisor = runfolder.supervisor_of(status)
     final = None
     if supervisor is not None and supervisor.state not in "Tt":  # one that was suspended answers nobody
-        final = ask(folder, {"op": "stop", "grace_s": grace_s, "reason": "kill"}, grace_s + ending.OVERDUE_S)
+        order = {"op": "stop", "grace_s": grace_s, "reason": "kill", "state": "killed"}
+        limit_s = grace_s + ending.OVERDUE_S
+        final = ask(folder, order, limit_s, lambda event: event["ev"] == "final") or final_of(folder)
     if final is not None:
         return {"stopped": stopped, "killed": final["killed"], "survivors": final["survivors"]}
     supervisor = runfolder.supervisor_of(status)
@@ -61,8 +69,8 @@ def through_supervisor(folder: str, grace_s: float) -> dict[str, Any]:
     return {"stopped": stopped, "killed": killed, "survivors": ending.describe(survivors)}
 
 
-def ask(folder: str, order: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
-    """Send one order to a supervisor and wait for its final event; None when it does not come."""
+def ask(folder: str, order: dict[str, Any], limit_s: float, wanted: Wanted) -> dict[str, Any] | None:
+    """Send one order to a supervisor and wait for the event that answers it; None when it does not come."""
     os.chdir(folder)
     end = time.monotonic() + limit_s
     lines = Lines()
@@ -75,12 +83,12 @@ def ask(folder: str, order: dict[str, Any], limit_s: float) -> dict[str, Any] | 
                 client.settimeout(max(0.01, end - time.monotonic()))
                 data = client.recv(1 << 16)
                 if not data:
-                    return final_of(folder)
+                    return None
                 for event in lines.feed(data):
-                    if event["ev"] == "final":
+                    if wanted(event):
                         return event
         except OSError:
-            return final_of(folder)
+            return None
 
 
 def final_of(folder: str) -> dict[str, Any] | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.node import runfolder
 
 CHUNK = 1 << 17
 ERROR_LIMIT = 1 << 20
@@ -35,22 +39,50 @@ class LogFiles:
                     self._paths[f"{local}.err"] = os.path.join(place, "stderr.log")
                     self._paths[f"{local}.json"] = os.path.join(place, "error.json")
 
-    def chunks(self, limit: int) -> Iterator[tuple[str, int, bytes]]:
-        """Give what is new as (name, offset, bytes), a fair share of each file, about `limit` bytes in all."""
-        paths = sorted(self._paths.items())
+    def logs(self) -> dict[str, str]:
+        """Give the path of every log file by its name."""
+        return {name: path for name, path in self._paths.items() if not name.endswith(".json")}
+
+    def lengths(self) -> dict[str, int]:
+        """Say how long each log file is by now."""
+        self.find()
+        lengths = {}
+        for name, path in self.logs().items():
+            with contextlib.suppress(OSError):
+                lengths[name] = os.stat(path).st_size
+        return lengths
+
+    def frames(self, limit: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Give what is new as frames, a fair share of each file, about `limit` bytes in all."""
+        paths = sorted(self.logs().items())
         # Each time another file begins, or two ranks that write without end would silence all others.
         self._first = (self._first + 1) % len(paths)
         for name, path in paths[self._first :] + paths[: self._first]:
             if limit <= 0:
                 return
-            if name.endswith(".json"):
-                continue
             offset = self.offsets.get(name, 0)
             data = read_part(path, offset)
-            if data:
-                self.offsets[name] = offset + len(data)
-                limit -= len(data)
-                yield name, offset, data
+            if not data:
+                continue
+            end = self._punched(name) if b"\0" in data else 0
+            if end > offset:
+                # Something of it was a hole already, or became one while we read.
+                self.offsets[name] = end
+                yield {"t": "gap", "f": name, "from": offset, "to": end}, b""
+                continue
+            self.offsets[name] = offset + len(data)
+            limit -= len(data)
+            yield {"t": "log", "f": name, "o": offset}, data
+
+    def go_back(self, offsets: dict[str, int]) -> None:
+        """Read some files again from an offset on, and every error file: what was sent has not been kept."""
+        self.offsets.update(offsets)
+        self._errors.clear()
+
+    def _punched(self, name: str) -> int:
+        # The supervisor writes how far before it punches: what this does not name was no hole when we read it.
+        status = runfolder.read_status(self.folder) or {}
+        return int(status.get("punched", {}).get(name, 0))
 
     def errors(self) -> Iterator[tuple[str, bytes]]:
         """Give every error file that is new or has changed."""

@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import Any, Dict, List, Optional
 
-from orchestrator.node import script_imports
+from orchestrator.node import script_imports, tree_state
 
 Facts = Dict[str, Any]
 SOURCE_LIMIT = 1 << 18
@@ -14,8 +14,7 @@ SOURCE_LIMIT = 1 << 18
 
 def workdir_of(request: Facts) -> str:
     """Make the working directory absolute; a relative one lies below HOME."""
-    home = os.path.expanduser("~")
-    return os.path.abspath(os.path.join(home, os.path.expanduser(str(request.get("workdir") or home))))
+    return tree_state.choose_folder({**request, "workdir": str(request.get("workdir") or "~")})
 
 
 def words_of(request: Facts) -> List[str]:
@@ -59,6 +58,7 @@ def probe_script(request: Facts) -> Facts:
     imports = imports_of(request, workdir)
     project: Facts = {
         "script": str(request["script"]),
+        "workdir": workdir,
         "perhaps": imports["perhaps"],
         "imports_sure": imports["sure"],
         "imports_beside": imports["beside"],

@@ -14,13 +14,16 @@ import socket
 import time
 from typing import Any
 
-from orchestrator.node import ending, runfolder
+from orchestrator.node import clock, ending, gpu_memory, runfolder
 from orchestrator.node.logfiles import LogFiles
+from orchestrator.node.report import ReportJob
 from orchestrator.node.wire import Lines, Wire, frame
 
 POLL_S = 0.1
 """Often enough to look live, seldom enough that a message is worth its cost."""
 BEAT_S = 5.0
+GONE_S = 60.0
+"""A launch host that orders nothing and sends no beat for so long has lost this link, whatever sshd believes."""
 DRAINED = 2
 """Looks that found nothing new after the last word: then all has been read."""
 PENDING = 1 << 18
@@ -46,7 +49,10 @@ class Pump:
         self.stop_by = math.inf
         """A supervisor that was told to stop and has not ended by then hangs."""
         self.next_look = self.next_beat = 0.0
+        self.heard = time.monotonic()
+        self.ends: dict[str, int] | None = None
         self.busy = False
+        self.reports: list[tuple[Any, ReportJob]] = []
         os.set_blocking(wire.out, False)
 
     # -- to the launch host
@@ -68,11 +74,25 @@ class Pump:
         """Send what the files hold that is new."""
         self.files.find()
         self.busy = False
-        for name, offset, data in self.files.chunks(PENDING - len(self.pending)):
-            self.send({"t": "log", "f": name, "o": offset}, data)
+        for header, data in self.files.frames(PENDING - len(self.pending)):
+            self.send(header, data)
             self.busy = True
         for name, data in self.files.errors():
             self.send({"t": "file", "f": name}, data)
+
+    def send_reports(self) -> None:
+        """Send the reports that are ready; one that waits for a driver keeps nobody waiting."""
+        for number, job in self.reports[:]:
+            report = job.done()
+            if report is not None:
+                self.send({"t": "report", "id": number, "report": report})
+                self.reports.remove((number, job))
+
+    def has_all(self) -> bool:
+        """Tell whether all was sent that stood in the files at the end; a survivor may write without end."""
+        if self.ends is None:
+            self.ends = self.files.lengths()
+        return all(self.files.offsets.get(name, 0) >= end for name, end in self.ends.items())
 
     # -- to the supervisor
 
@@ -96,15 +116,14 @@ class Pump:
             self.supervisor.close()
             self.supervisor = None
         status = runfolder.read_status(self.folder) or {}
-        if not self.final:
-            told = status.get("events", [])
-            if any(event["ev"] == "final" for event in told):
-                for event in told:
-                    self.send({"t": "event", **event})
-                self.final = True
-            elif not self.gone:
+        if not self.final and not self.gone:
+            # Whoever takes the run over knows nothing of what was told before.
+            for event in status.get("events", []):
+                self.send({"t": "event", **event})
+                self.final = self.final or event["ev"] == "final"
+            if not self.final:
                 self.gone = True
-                self.send({"t": "event", "ev": "supervisor_lost", "time": time.time()})
+                self.send({"t": "event", "ev": "supervisor_lost", "time": clock.now()})
 
     def read_supervisor(self) -> None:
         """Pass the supervisor's events on."""
@@ -123,7 +142,16 @@ class Pump:
 
     def obey(self, order: dict[str, Any]) -> None:
         """Pass an order on; without a supervisor, stopping is done here."""
+        if order["op"] == "report":
+            self.reports.append((order.get("id"), ReportJob(self.folder)))
+            return
         self.went = self.went or order["op"] == "go"
+        if order["op"] == "offsets":
+            self.files.go_back(order["offsets"])
+            return
+        if order["op"] == "lengths":
+            self.send({"t": "lengths", "id": order.get("id"), "lengths": self.files.lengths()})
+            return
         if self.supervisor is not None:
             try:
                 self.supervisor.sendall(json.dumps(order).encode() + b"\n")
@@ -133,8 +161,10 @@ class Pump:
                 if order["op"] == "stop":
                     self.stop_by = min(self.stop_by, time.monotonic() + self.patience_s(float(order["grace_s"])))
                 return
+        if order["op"] == "signal":
+            self.send({"t": "event", "ev": "signalled", "id": order.get("id"), "signal": order["signal"], "ranks": []})
         if order["op"] == "stop" and not self.final:
-            self.sweep(float(order.get("grace_s", 0)), str(order.get("reason", "")))
+            self.sweep(float(order.get("grace_s", 0)), str(order.get("reason", "")), str(order.get("state", "stopped")))
 
     def patience_s(self, grace_s: float) -> float:
         """Say how long the supervisor may take to end the run; one that was suspended does nothing at all."""
@@ -147,16 +177,18 @@ class Pump:
         supervisor = runfolder.supervisor_of(runfolder.read_status(self.folder) or {})
         if supervisor is not None:
             ending.end_supervisor(supervisor)
-        self.sweep(0.0, "its supervisor hung")
+        self.sweep(0.0, "its supervisor hung", "stopped")
 
-    def sweep(self, grace_s: float, reason: str) -> None:
+    def sweep(self, grace_s: float, reason: str, state: str) -> None:
         """End a run whose supervisor was killed."""
         status = runfolder.read_status(self.folder) or {}
-        # Numbers of an earlier boot may be anybody's by now.
-        recorded = status.get("tree", []) if runfolder.is_of_this_boot(status) else []
+        recorded = runfolder.recorded(status)
         result = ending.sweep(self.run_id, status.get("node_rank"), recorded, grace_s)
         self.final = True
-        self.send({"t": "event", "ev": "final", "time": time.time(), "state": "stopped", "reason": reason, **result})
+        gpus = {} if result["survivors"] else gpu_memory.after_sweep([status])
+        event = {"ev": "final", "time": clock.now(), "state": state, "reason": reason, **result, **gpus}
+        self.send({"t": "event", **event})
+        runfolder.note_final(self.folder, event)
 
     # -- the loop
 
@@ -169,9 +201,10 @@ class Pump:
             if now >= self.next_look and len(self.pending) < PENDING:
                 self.look()
                 self.next_look = now + (0.0 if self.busy else POLL_S)
-                drained = drained + 1 if self.final and not self.busy else 0
+                drained = drained + 1 if self.final and (not self.busy or self.has_all()) else 0
             if now >= self.stop_by and not self.final:
                 self.take_over()
+            self.send_reports()
             if now >= self.next_beat:
                 self.send({"t": "beat"})
                 self.next_beat = now + BEAT_S
@@ -184,7 +217,8 @@ class Pump:
                 return
             if drained >= DRAINED and not self.pending:
                 return
-            if not self.wait() or (not self.stdin_open and self.abandoned()):
+            silent = now - self.heard > GONE_S
+            if not self.wait() or ((silent or not self.stdin_open) and self.abandoned()):
                 return
 
     def wait(self) -> bool:
@@ -204,6 +238,7 @@ class Pump:
             if handle == 0:
                 orders = self.wire.ready_orders()
                 self.stdin_open = orders is not None
+                self.heard = time.monotonic()
                 for order in orders or []:
                     self.obey(order)
             elif self.supervisor is not None and handle == self.supervisor.fileno():
@@ -225,5 +260,10 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
         wire.send({"error": f"no run in {request['run_folder']}", "remedy": "it ran on another node, or was pruned"})
         return
     if not runfolder.is_of_this_boot(status):
-        wire.send({"t": "event", "ev": "rebooted", "time": time.time()})
-    Pump(request, wire).run()
+        wire.send({"t": "event", "ev": "rebooted", "time": clock.now()})
+    pump = Pump(request, wire)
+    try:
+        pump.run()
+    finally:
+        for _, job in pump.reports:
+            job.close()

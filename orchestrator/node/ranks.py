@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from typing import Any
 
-from orchestrator.node import processes
+from orchestrator.node import clock, processes
 
 
 class RankWatch:
@@ -49,17 +49,26 @@ class RankWatch:
             return None
         self.handles[handle] = rank
         self.seen += 1
-        return {"ev": "rank", "time": time.time(), **rank}
+        return {"ev": "rank", "time": clock.now(), **rank}
 
     def ended(self, handle: int) -> dict[str, Any]:
         """Tell how a rank ended, from the zombie that its agent has not reaped yet; else code and signal stay None."""
         rank = self.handles.pop(handle)
         process = processes.read_process(rank["pid"])
         os.close(handle)
-        event = {"ev": "rank_exit", "time": time.time(), "code": None, "signal": None, **rank}
+        event = {"ev": "rank_exit", "time": clock.now(), "code": None, "signal": None, **rank}
         if process is not None and process.ticks == rank["ticks"] and process.state == "Z":
             if os.WIFSIGNALED(process.exit_status):
                 event["signal"] = os.WTERMSIG(process.exit_status)
             else:
                 event["code"] = os.WEXITSTATUS(process.exit_status)
         return event
+
+    def signal(self, number: int) -> list[int]:
+        """Signal every rank that runs; give the ranks that were there to take it."""
+        taken = []
+        for handle, rank in self.handles.items():
+            with contextlib.suppress(OSError):
+                processes.signal_handle(handle, number)
+                taken.append(rank["rank"])
+        return sorted(taken)

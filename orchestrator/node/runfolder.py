@@ -7,11 +7,13 @@ import os
 import time
 from typing import Any
 
-from orchestrator.node import processes
+from orchestrator.node import clock, processes
 
 STATUS = "status.json"
 SOCKET = "s"
 PROTOCOL = 1
+FULL_BYTES = 1 << 16
+"""Less than this is no space."""
 
 
 def make_run_folder(path: str) -> None:
@@ -22,16 +24,18 @@ def make_run_folder(path: str) -> None:
         os.makedirs(os.path.join(path, name), mode=0o700, exist_ok=True)
 
 
-def write_status(path: str, status: dict[str, Any]) -> None:
-    """Replace the status file in one step; a full disk costs the news, not the run."""
-    text = json.dumps({**status, "protocol": PROTOCOL, "heartbeat": time.time()})
+def write_status(path: str, status: dict[str, Any]) -> bool:
+    """Replace the status file in one step; a full disk costs the news (False), not the run."""
+    # The age of a heartbeat is told by the uptime: the date may jump.
+    text = json.dumps({**status, "protocol": PROTOCOL, "heartbeat": time.time(), "uptime_s": clock.uptime_s()})
     temporary = os.path.join(path, STATUS + ".new")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, os.path.join(path, STATUS))
     except OSError:
-        return
+        return False
+    return True
 
 
 def read_status(path: str) -> dict[str, Any] | None:
@@ -44,9 +48,36 @@ def read_status(path: str) -> dict[str, Any] | None:
     return status
 
 
+def note_final(path: str, event: dict[str, Any]) -> None:
+    """Write the last word for a supervisor that cannot say it any more."""
+    status = read_status(path)
+    if status is None or any(told["ev"] == "final" for told in status.get("events", [])):
+        return
+    events = [*status.get("events", []), event]
+    write_status(path, {**status, "state": event["state"], "reason": event["reason"], "events": events})
+
+
+def is_full(path: str) -> bool:
+    """Tell whether the file system of a folder takes nothing more."""
+    try:
+        system = os.statvfs(path)
+    except OSError:
+        return False
+    return system.f_bavail * system.f_frsize < FULL_BYTES or (system.f_files > 0 and system.f_favail == 0)
+
+
 def is_of_this_boot(status: dict[str, Any]) -> bool:
     """Tell whether a status file was written on this machine and since this boot."""
     return bool((status.get("supervisor") or {}).get("boot_id") == processes.boot_id())
+
+
+def recorded(status: dict[str, Any]) -> list[list[int]]:
+    """List pid and start ticks of all that a supervisor knew below it; nothing where they were of an earlier boot."""
+    if not is_of_this_boot(status):
+        return []
+    # A rank is told of when it is found; the whole tree is written down once a second.
+    ranks = [[event["pid"], event["ticks"]] for event in status.get("events", []) if event["ev"] == "rank"]
+    return [*status.get("tree", []), *(rank for rank in ranks if rank not in status.get("tree", []))]
 
 
 def supervisor_of(status: dict[str, Any]) -> processes.Process | None:

@@ -9,7 +9,7 @@ import signal
 import socket
 from typing import Any
 
-from orchestrator.node import processes, runfolder
+from orchestrator.node import claim, loop, processes, runfolder
 from orchestrator.node.supervisor import Supervisor
 
 
@@ -31,6 +31,10 @@ def serve(order: dict[str, Any], ready: int) -> None:
     processes.become_subreaper()
     os.close(processes.open_handle(os.getpid()))  # without pidfds nothing is started that could not be watched
     lock = take_lock()
+    try:
+        claim.hold(order["workdir"], order["run_id"], order["node_rank"])  # until this process ends
+    except claim.ChangedError as error:
+        raise SystemExit(str(error)) from None
     with contextlib.suppress(FileNotFoundError):
         os.unlink(runfolder.SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -41,7 +45,7 @@ def serve(order: dict[str, Any], ready: int) -> None:
     supervisor.tell({"ev": "ready", **supervisor.identity})
     os.write(ready, b"ready\n")
     os.close(ready)
-    supervisor.run(listener, wake_read)
+    loop.run(supervisor, listener, wake_read)
     with contextlib.suppress(OSError):
         os.unlink(runfolder.SOCKET)
     os.close(lock)

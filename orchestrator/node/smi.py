@@ -99,7 +99,8 @@ def _of_gpu(text: str) -> Dict[int, Facts]:
         return {}
 
 
-def _size_mib(value: Any) -> Optional[int]:
+def size_mib(value: Any) -> Optional[int]:
+    """Give the MiB of {"value", "unit"}, as amd-smi writes a size."""
     if isinstance(value, dict) and whole(value.get("value")) is not None:
         return int(float(value["value"]) * UNITS.get(str(value.get("unit", "MB")).upper(), 1.0))
     return None
@@ -131,9 +132,9 @@ def parse_amd_gpus(listed: str, static: str, metric: str) -> Tuple[List[Facts], 
                 "index": index,
                 "uuid": str(entry.get("uuid", "")),
                 "model": str(read_inner(more, "asic", "market_name") or ""),
-                "memory_total_mib": _size_mib(read_inner(more, "vram", "size"))
-                or _size_mib(read_inner(use, "mem_usage", "total_vram")),
-                "memory_used_mib": _size_mib(read_inner(use, "mem_usage", "used_vram")),
+                "memory_total_mib": size_mib(read_inner(more, "vram", "size"))
+                or size_mib(read_inner(use, "mem_usage", "total_vram")),
+                "memory_used_mib": size_mib(read_inner(use, "mem_usage", "used_vram")),
             }
         )
     return gpus, driver
@@ -147,7 +148,7 @@ def parse_amd_apps(text: str) -> List[Facts]:
             process = item.get("process_info", item) if isinstance(item, dict) else {}
             pid = whole(process.get("pid")) if isinstance(process, dict) else None
             if pid is not None:
-                used = _size_mib(read_inner(process, "memory_usage", "vram_mem"))
+                used = size_mib(read_inner(process, "memory_usage", "vram_mem"))
                 apps.append(
                     {
                         "pid": pid,

@@ -11,24 +11,22 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import time
 from typing import Any
 
-from orchestrator.node import agent, ending, processes, runfolder
+from orchestrator.node import agent, clock, ending, gpu_memory, processes, runfolder
 from orchestrator.node.clients import Clients
+from orchestrator.node.lease import Lease
+from orchestrator.node.logfiles import LogFiles
+from orchestrator.node.logspace import LogSpace
 from orchestrator.node.ranks import RankWatch
 
-SCAN_S = 0.02
-"""A rank that fails at once is reaped by its agent within 0.1 s: to see its status it must be found before."""
-SCAN_LATER_S = 0.5
 LINGER_S = 5.0
 """What the ranks left behind (uploaders) may go on for so long after a good end."""
 TAIL_S = 2.0
 """What outlives its agent after a stop order gets at most this much of the grace."""
-ORPHAN_S = 60.0
-"""A supervisor that nobody tells to go ends itself."""
+HEARTBEAT_S = 5.0
 
 
 class Supervisor:
@@ -41,13 +39,19 @@ class Supervisor:
         self.ranks = RankWatch()
         self.events: list[dict[str, Any]] = []
         self.clients = Clients()
-        self.state = "ready"
+        self.space = LogSpace(
+            LogFiles(".", order["run_id"], order["attempt"], {}), int(order.get("log_space_mib", 0)) << 20
+        )
+        self.state = "prepared"
         self.reason = ""
+        self.end_state = "stopped"
+        self.stopped = 0
+        self.lease = Lease(float(order.get("lease_s", 0)))
         self.deadline: float | None = None
         self.stop_time: float | None = None
         self.clearing = False  # the agent has failed: what ends from now on ends because of us
         self.tree: list[list[int]] = []
-        self.next_scan = self.next_record = 0.0
+        self.next_scan = self.next_record = self.next_heartbeat = 0.0
         self.born = time.monotonic()
         self.done = False
         own = processes.read_process(os.getpid())
@@ -57,24 +61,30 @@ class Supervisor:
 
     def tell(self, event: dict[str, Any]) -> None:
         """Keep an event and send it to everyone who listens."""
-        event.setdefault("time", time.time())
+        event.setdefault("time", clock.now())
         self.events.append(event)
         self.clients.send(event)
         self.record()
 
-    def record(self) -> None:
-        """Write the status file."""
-        runfolder.write_status(
+    def record(self) -> bool:
+        """Write the status file; False when the disk does not take it."""
+        self.next_heartbeat = time.monotonic() + HEARTBEAT_S
+        return runfolder.write_status(
             ".",
             {
                 "run_id": self.order["run_id"],
                 "attempt": self.order["attempt"],
                 "node_rank": self.order["node_rank"],
+                "workdir": self.order["workdir"],
+                "processes": self.order["processes"],
+                "first_rank": self.order.get("first_rank"),
+                "gpu_memory": self.order.get("gpu_memory"),
                 "state": self.state,
                 "reason": self.reason,
                 "supervisor": self.identity,
                 "agent": self.agent.pid if self.agent else None,
                 "tree": self.tree,
+                "punched": self.space.punched,
                 "events": self.events,
             },
         )
@@ -91,14 +101,22 @@ class Supervisor:
             self.finish("failed", f"the agent did not start: {why}")
             return
         self.agent_handle = processes.open_handle(self.agent.pid)
-        self.state = "running"
+        self.state = "starting"
         self.tell({"ev": "agent", "pid": self.agent.pid})
+
+    def find_ranks(self) -> None:
+        """Look for new ranks; once all of this node were seen, it runs."""
+        assert self.agent is not None
+        for event in self.ranks.find(self.agent.pid):
+            if self.state == "starting" and self.ranks.seen >= self.order["processes"]:
+                self.state = "running"
+            self.tell(event)
+            self.next_record = 0.0
 
     def agent_ended(self) -> None:
         """Tell the agent's own end, and give what it left behind its last seconds."""
         assert self.agent is not None
-        for event in self.ranks.find(self.agent.pid):
-            self.tell(event)
+        self.find_ranks()
         code = self.agent.wait()
         os.close(self.agent_handle)
         self.agent_handle = -1
@@ -132,11 +150,17 @@ class Supervisor:
             poll.register(handle, select.POLLIN)
         for handle, _ in poll.poll(0):
             event = self.ranks.ended(handle)
-            self.tell({**event, "after_stop": self.stop_time is not None or self.clearing})
+            ours = self.stop_time is not None or self.clearing
+            failed = bool(event["code"] or event["signal"])
+            full = {"disk_full": True} if failed and runfolder.is_full(".") else {}
+            self.tell({**event, "after_stop": ours, **full})
+            if failed and not ours:
+                # Its agent would wait up to 30 s for ranks that do not listen, and the other nodes are not told at all.
+                self.lease.note_failure("rank %d failed" % event["rank"], connected=bool(self.clients.handles))
 
     # -- stopping
 
-    def stop(self, grace_s: float, reason: str) -> None:
+    def stop(self, grace_s: float, reason: str, end_state: str = "stopped") -> None:
         """TERM once to the agent (a third TERM would orphan the ranks), KILL to everything when the grace is over."""
         now = time.monotonic()
         if self.stop_time is not None:
@@ -145,7 +169,9 @@ class Supervisor:
         self.stop_time = now
         self.deadline = now + grace_s
         self.reason = reason
+        self.end_state = end_state
         self.state = "stopping"
+        self.stopped = len(ending.living(processes.descendants(os.getpid())))
         self.tell({"ev": "stopping", "reason": reason, "grace_s": grace_s})
         if self.agent_handle >= 0 and grace_s > 0:
             with contextlib.suppress(OSError):
@@ -178,16 +204,26 @@ class Supervisor:
         )
         survivors = survivors + others
         if self.stop_time is not None:
-            state = "stopped"
+            state = self.end_state
         else:
             end = next((event for event in self.events if event["ev"] == "agent_exit"), {})
             state = "succeeded" if end.get("code") == 0 else "failed"
-        self.finish(state, self.reason, killed + more, ending.describe(survivors))
+        # What survivors hold is told by their names.
+        gpus = {} if survivors else gpu_memory.left_over(self.order.get("gpu_memory"))
+        self.finish(state, self.reason, killed + more, ending.describe(survivors), gpus)
 
-    def finish(self, state: str, reason: str, killed: int = 0, survivors: list[dict[str, Any]] | None = None) -> None:
+    def finish(
+        self,
+        state: str,
+        reason: str,
+        killed: int = 0,
+        survivors: list[dict[str, Any]] | None = None,
+        gpus: dict[str, Any] | None = None,
+    ) -> None:
         """Say the last word."""
         self.state, self.reason = state, reason
-        self.tell({"ev": "final", "state": state, "reason": reason, "killed": killed, "survivors": survivors or []})
+        word = {"ev": "final", "state": state, "reason": reason, "killed": killed, "survivors": survivors or []}
+        self.tell({**word, "stopped": self.stopped, **(gpus or {})})
         self.done = True
 
     # -- the loop
@@ -195,39 +231,29 @@ class Supervisor:
     def obey(self, order: dict[str, Any]) -> None:
         """Do what a client asks."""
         what = order.get("op")
-        if what == "go" and self.agent is None and self.state == "ready":
+        if what == "beat":
+            self.lease.renew()
+        elif what == "go" and self.agent is None and self.state == "prepared":
             self.start_agent()
+        elif what == "signal":
+            signalled = self.ranks.signal(int(order["signal"]))
+            self.tell({"ev": "signalled", "id": order.get("id"), "signal": order["signal"], "ranks": signalled})
         elif what == "stop":
+            reason, end_state = str(order.get("reason", "")), str(order.get("state", "stopped"))
             if self.agent is None:
-                self.finish("stopped", str(order.get("reason", "")))
+                self.finish(end_state, reason)
             else:
-                self.stop(float(order.get("grace_s", 0)), str(order.get("reason", "")))
+                self.stop(float(order.get("grace_s", 0)), reason, end_state)
 
-    def timers(self) -> float:
-        """Do what is due; give the seconds until something is due again."""
-        now = time.monotonic()
-        if self.agent is None and now - self.born > ORPHAN_S and not self.clients.handles:
-            self.finish("stopped", "nobody said go")
-        if self.agent is not None and self.agent_handle >= 0 and now >= self.next_scan:
-            for event in self.ranks.find(self.agent.pid):
-                self.tell(event)
-            wanted = self.ranks.seen < self.order["processes"]
-            self.next_scan = now + (SCAN_S if wanted else SCAN_LATER_S)
-        if self.agent is not None and now >= self.next_record:
-            self.note_tree()
-            self.next_record = now + 1.0
-        if self.agent is not None and self.agent_handle < 0 and not self.done:
-            self.reap()
-            left = ending.living(processes.descendants(os.getpid()))
-            if not left or (self.deadline is not None and now >= self.deadline):
-                self.end_tree()
-                return 0.0
-            return 0.05
-        if self.deadline is not None and now >= self.deadline and not self.done:
-            self.end_tree()
-            return 0.0
-        due = [self.next_scan, self.next_record] + ([self.deadline] if self.deadline is not None else [])
-        return max(0.0, min(due) - now) if self.agent is not None else 1.0
+    def end_without_controller(self) -> None:
+        """Stop this node for a reason that a controller would stop the run for, while there is none."""
+        if self.agent is None or self.stop_time is not None or self.clearing:
+            return
+        why = self.lease.why_stop(connected=bool(self.clients.handles))
+        if why:
+            failed = any(event["ev"] == "rank_exit" and (event["code"] or event["signal"]) for event in self.events)
+            grace_s = self.order.get("failure_grace_s", 0.0) if failed else self.order["grace_s"]
+            self.stop(grace_s, why, "failed" if failed else "stopped")
 
     def note_tree(self) -> None:
         """Record who stands below us, so that a later sweep finds them even if we are killed."""
@@ -236,28 +262,3 @@ class Supervisor:
         if tree != self.tree:
             self.tree = tree
             self.record()
-
-    def run(self, listener: socket.socket, wake: int) -> None:
-        """Serve until nothing of the run is left."""
-        while True:
-            wait_s = self.timers()
-            if self.done:
-                return
-            poll = select.poll()
-            watched = [listener.fileno(), wake, *self.clients.handles, *self.ranks.handles]
-            if self.agent_handle >= 0:
-                watched.append(self.agent_handle)
-            for handle in watched:
-                poll.register(handle, select.POLLIN)
-            # Ranks before their agent: what they say of themselves is the finer word.
-            ready = {handle for handle, _ in poll.poll(wait_s * 1000)}
-            self.take_ended_ranks()
-            if wake in ready:
-                os.read(wake, 4096)
-                self.stop(self.order["grace_s"], "the supervisor was told to end by a signal")
-            if self.agent_handle in ready:
-                self.agent_ended()
-            if listener.fileno() in ready:
-                self.clients.accept(listener, self.events)
-            for order in self.clients.read(ready):
-                self.obey(order)

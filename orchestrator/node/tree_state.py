@@ -24,6 +24,34 @@ def expand(workdir: str) -> str:
     return os.path.abspath(os.path.join(home, os.path.expanduser(workdir)))
 
 
+def read_marker(workdir: str) -> Optional[Dict[str, Any]]:
+    """Read whose code lies in a folder; None when it is not one of ours."""
+    marker = read_json(os.path.join(workdir, MARKER))
+    return marker if isinstance(marker, dict) else None
+
+
+def choose_folder(request: Dict[str, Any]) -> str:
+    """Choose between the folder that goes by the project's name and the other one, for projects of equal names.
+
+    The other one is taken when it has this project's code already, or when the first has another project's.
+    """
+    first, other = expand(request["workdir"]), str(request.get("other") or "")
+    if not other:
+        return first
+    whose = (request["launch_host"], request["project"])
+    if is_of(read_marker(expand(other)), whose):
+        return expand(other)
+    marker = read_marker(first)
+    if marker is None or is_of(marker, whose) or (not request.get("push", True) and not os.path.isdir(expand(other))):
+        return first
+    return expand(other)
+
+
+def is_of(marker: Optional[Dict[str, Any]], whose: Tuple[str, str]) -> bool:
+    """Say whether a marker names this launch host and project."""
+    return marker is not None and (marker.get("launch_host"), marker.get("project")) == whose
+
+
 def read_json(path: str) -> Any:
     """Read one of our own files; None when it is missing or cut off."""
     try:

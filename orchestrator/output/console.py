@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -42,9 +43,29 @@ class Talk:
         self.as_json = as_json
         self.clear_line: Callable[[], None] = lambda: None
         """Removes a progress bar of the training from the terminal's last line."""
+        self._kept: Console | None = None
+
+    def keep_in(self, path: Path) -> None:
+        """Write whatever is told from now on into a file too, for shells that attach later."""
+        # Plain, and flushed line by line: others read while we write.
+        file = path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1)
+        self._kept = Console(
+            file=file,
+            width=PIPED_WIDTH,
+            no_color=True,
+            markup=False,
+            highlight=False,
+            emoji=False,
+            legacy_windows=False,
+        )
+
+    def _keep(self, words: RenderableType) -> None:
+        if self._kept is not None:
+            _print(self._kept, words)
 
     def insist(self, words: RenderableType) -> None:
         """Tell what has to be heard with -q too."""
+        self._keep(words)
         self.clear_line()
         _print(self.err, words)
 
@@ -52,6 +73,8 @@ class Talk:
         """Tell what happens; silent with -q."""
         if self.verbosity >= 0:
             self.insist(words)
+        else:
+            self._keep(words)
 
     def detail(self, words: RenderableType, level: int = 1) -> None:
         """Tell more; heard with -v, or -vv for level 2."""

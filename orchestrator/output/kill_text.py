@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
 
-from orchestrator.output.wording import strip_controls
-from orchestrator.values import Exit, StopReport
+from orchestrator.output.wording import render_held, strip_controls
+from orchestrator.values import Exit, Notified, StopReport
 
 
 def render_kill(reports: Sequence[StopReport]) -> Text:
     """Render one line a node, with what survived below it."""
     return Text("\n").join(_render_report(report) for report in reports)
+
+
+def render_notified(told: Sequence[Notified], number: int) -> Text:
+    """Render which ranks of each node took a signal."""
+    name = signal.Signals(number).name.removeprefix("SIG")
+    return Text("\n").join(_render_notified(one, name) for one in told)
+
+
+def _render_notified(one: Notified, name: str) -> Text:
+    node = (f"{one.node}: ", "bold")
+    if one.error:
+        return Text.assemble(node, (f"could not be asked: {one.error}", "red"))
+    if not one.ranks:
+        return Text.assemble(node, "no rank of this run was there")
+    ranks = ", ".join(map(str, one.ranks))
+    return Text.assemble(node, f"{name} sent to rank{'' if len(one.ranks) == 1 else 's'} {ranks}")
 
 
 def kill_document(run_id: str, reports: Sequence[StopReport]) -> dict[str, Any]:
@@ -30,6 +47,10 @@ def kill_document(run_id: str, reports: Sequence[StopReport]) -> dict[str, Any]:
                 "stopped": report.stopped,
                 "killed": report.killed,
                 "survivors": [{"pid": pid, "command": command} for pid, command in report.survivors],
+                "gpus": None
+                if report.gpus_held is None
+                else [{"gpu": gpu, "held_mib": mib} for gpu, mib in report.gpus_held],
+                "gpus_why": report.gpus_why,
                 "error": report.error,
             }
             for report in reports
@@ -39,7 +60,7 @@ def kill_document(run_id: str, reports: Sequence[StopReport]) -> dict[str, Any]:
 
 def is_clean(reports: Sequence[StopReport]) -> bool:
     """Tell whether every node was asked and nothing is left on any."""
-    return not any(report.survivors or report.error for report in reports)
+    return not any(report.survivors or report.gpus_held or report.error for report in reports)
 
 
 def kill_exit(reports: Sequence[StopReport]) -> Exit:
@@ -56,8 +77,20 @@ def _render_report(report: StopReport) -> Text:
     killed = f" ({report.killed} killed)" if report.killed else ""
     done = f"{report.stopped} process{'' if report.stopped == 1 else 'es'} stopped{killed}, "
     if not report.survivors:
-        return Text.assemble(name, done, ("none left", "green"))
+        return Text.assemble(name, done, ("none left", "green"), *_render_gpus(report))
     text = Text.assemble(name, done, (f"{len(report.survivors)} LEFT", "bold red"))
     for pid, command in report.survivors:
         text.append(f"\n  pid {pid}  {strip_controls(command)}")
     return text
+
+
+def _render_gpus(report: StopReport) -> list[str | tuple[str, str]]:
+    """Say what became of the GPUs' memory; nothing where the run used none."""
+    if report.gpus_why:
+        return [f"; GPU memory not checked: {strip_controls(report.gpus_why)}"]
+    if report.gpus_held is None:
+        return []
+    if not report.gpus_held:
+        return [", ", ("GPU memory as before", "green")]
+    held = "".join(f"\n  {render_held(gpu, mib)}" for gpu, mib in report.gpus_held)
+    return [(held, "bold red"), "\n  see nvidia-smi there: a driver that hangs keeps it until a reboot"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 from typing import IO, Any
 
 
@@ -16,3 +17,14 @@ def drain_to_nowhere(stream: IO[Any]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)
+
+
+def wait_read(stream: IO[Any], timeout_s: float) -> bool:
+    """Wait a while; False as soon as nobody reads what is written to a stream."""
+    try:
+        number = stream.fileno()
+    except (OSError, io.UnsupportedOperation):
+        return True
+    poll = select.poll()
+    poll.register(number, 0)
+    return not any(what & (select.POLLERR | select.POLLNVAL) for _, what in poll.poll(timeout_s * 1000))

@@ -92,6 +92,9 @@ def plan_document(plan: Plan) -> dict[str, object]:
         "master_addr": plan.master_addr,
         "master_port": plan.master_port,
         "script": list(plan.script),
+        "project": plan.project,
+        "grace_s": plan.grace_s,
+        "failure_grace_s": plan.failure_grace_s,
         "nodes": [_node_document(node) for node in plan.nodes],
     }
 

@@ -20,12 +20,13 @@ REDRAW_S = 0.25
 """Shortest time between two states of one progress bar."""
 CUT_NOTE = " … (cut here, the log file holds the whole line)"
 
+_CONTROLS = bytes(number for number in range(128) if CONTROL.match(chr(number)))
 _RESET = "\x1b[0m"
 _COLORS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 
 
-def parse_ranks(text: str, world_size: int) -> frozenset[int] | None:
-    """Parse what --ranks shows: None is all of them.
+def parse_ranks(text: str, world_size: int, flag: str = "--ranks") -> frozenset[int] | None:
+    """Parse which ranks are shown: None is all of them.
 
     Raises:
         ConfigError: not a list of ranks of this run.
@@ -37,12 +38,10 @@ def parse_ranks(text: str, world_size: int) -> frozenset[int] | None:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if not match:
-            raise ConfigError(f"{part!r} names no rank", "--ranks", remedy)
+            raise ConfigError(f"{part!r} names no rank", flag, remedy)
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last >= world_size:
-            raise ConfigError(
-                f"{part.strip()} is not within ranks 0 to {world_size - 1} of this run", "--ranks", remedy
-            )
+            raise ConfigError(f"{part.strip()} is not within ranks 0 to {world_size - 1} of this run", flag, remedy)
         chosen.update(range(first, last + 1))
     return frozenset(chosen)
 
@@ -142,14 +141,19 @@ class LogScreen:
         return prefix + " "
 
     def _print_lines(self, source: _Source, block: bytes) -> None:
-        # Whole lines decode by themselves: a character never spans a newline in UTF-8.
-        text = block.decode("utf-8", "replace")
-        lines = text.split("\n")
-        if CONTROL.search(text) or max(map(len, lines)) > LINE_CHARS:
-            lines = [render_line(line) for line in block.split(b"\n")]
-        prefix = source.prefix
+        if block.isascii():
+            plain = block.translate(None, _CONTROLS) == block
+        else:
+            # Whole lines decode by themselves: a character never spans a newline in UTF-8.
+            text = block.decode("utf-8", "replace")
+            plain = not CONTROL.search(text)
+            block = text.encode() if plain else block
+        lines = block.split(b"\n")
+        if not plain or max(map(len, lines)) > LINE_CHARS:
+            lines = [render_line(line).encode() for line in lines]
+        prefix = source.prefix.encode()
         self.hide_state()
-        self._write((prefix + f"\n{prefix}".join(lines) + "\n").encode())
+        self._write(prefix + (b"\n" + prefix).join(lines) + b"\n")
 
     def _draw_state(self, source: _Source) -> None:
         now = self._clock()

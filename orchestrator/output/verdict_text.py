@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from orchestrator.output.wording import count, render_duration, strip_controls
+from orchestrator.output.wording import count, render_duration, render_held, strip_controls
 from orchestrator.values import Evidence, FirstFailure, Plan, RunState, Verdict
 
 WORDS: dict[RunState, tuple[str, str]] = {
@@ -62,6 +62,8 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
             "unasked": list(verdict.unasked),
             "duration_s": round(verdict.duration_s, 3),
             "survivors": [{"node": node, "pid": pid, "command": command} for node, pid, command in verdict.survivors],
+            "gpus_held": [{"node": node, "gpu": gpu, "held_mib": mib} for node, gpu, mib in verdict.gpus_held],
+            "gpus_unchecked": [{"node": node, "why": why} for node, why in verdict.gpus_unchecked],
         },
     }
 
@@ -78,18 +80,29 @@ def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[tu
         were = "was" if len(verdict.stopped) == 1 else "were"
         ranks = count(len(verdict.stopped), "rank")
         rows.append(("others", [f"{ranks} {were} stopped because of it"]) if first else ("stopped", [ranks]))
-    if verdict.unasked:
-        rows.append(("NOT ASKED", [f"what is left on {', '.join(verdict.unasked)} is not known"]))
-    if verdict.survivors:
-        shown = [f"{node} pid {pid}  {command}" for node, pid, command in verdict.survivors[:MOST_SURVIVORS]]
-        more = len(verdict.survivors) - MOST_SURVIVORS
-        rows.append(("STILL RUNNING", [*shown, *([f"and {more} more"] if more > 0 else [])]))
+    rows += _build_left_rows(verdict)
     if verdict.evidence:
         rows.append(("evidence", [" · ".join(map(_render_evidence, verdict.evidence))]))
     if verdict.state != "succeeded":
         rows.append(("experiment", [str(experiment)]))
     if verdict.remedy:
         rows.append(("to do", verdict.remedy.splitlines()))
+    return rows
+
+
+def _build_left_rows(verdict: Verdict) -> list[tuple[str, list[str]]]:
+    """Say what of the run is left on the nodes, or may be."""
+    rows: list[tuple[str, list[str]]] = []
+    if verdict.unasked:
+        rows.append(("NOT ASKED", [f"what is left on {', '.join(verdict.unasked)} is not known"]))
+    if verdict.survivors:
+        shown = [f"{node} pid {pid}  {command}" for node, pid, command in verdict.survivors[:MOST_SURVIVORS]]
+        more = len(verdict.survivors) - MOST_SURVIVORS
+        rows.append(("STILL RUNNING", [*shown, *([f"and {more} more"] if more > 0 else [])]))
+    if verdict.gpus_held:
+        rows.append(("GPU MEMORY", [f"{node}: {render_held(gpu, mib)}" for node, gpu, mib in verdict.gpus_held]))
+    if verdict.gpus_unchecked:
+        rows.append(("GPU memory", [f"{node}: not checked: {why}" for node, why in verdict.gpus_unchecked]))
     return rows
 
 

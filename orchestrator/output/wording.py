@@ -32,6 +32,14 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def render_size(size: int) -> str:
+    """Render a number of bytes in the largest unit that it fills."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"
+
+
 def render_duration(duration_s: float) -> str:
     """Render a duration in its two largest units."""
     if duration_s < 60:  # noqa: PLR2004 - seconds of a minute
@@ -42,6 +50,11 @@ def render_duration(duration_s: float) -> str:
     if days:
         return f"{days}d {hours:02d}h"
     return f"{hours}h {minutes:02d}m" if hours else f"{minutes}m {seconds:02d}s"
+
+
+def render_held(gpu: int, held_mib: int) -> str:
+    """Say that a GPU did not get its memory back."""
+    return f"GPU {gpu} still holds {held_mib:,} MiB more than before the run"
 
 
 def shorten_path(path: Path, cwd: Path) -> str:

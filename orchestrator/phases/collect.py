@@ -35,7 +35,9 @@ class Came:
     file: Path
 
 
-def collect_outputs(links: Sequence[Link], plan: Plan, paths: ExperimentPaths, settings: Settings) -> list[AortaError]:
+def collect_outputs(
+    links: Sequence[Link | None], plan: Plan, paths: ExperimentPaths, settings: Settings
+) -> list[AortaError]:
     """Copy every node's outputs here and merge them; what came from some nodes stays when others fail.
 
     Gives one error for each node whose outputs did not come, or not all, and one when they are huge.
@@ -63,7 +65,13 @@ def collect_outputs(links: Sequence[Link], plan: Plan, paths: ExperimentPaths, s
     return told
 
 
-def _pull(link: Link, node: NodePlan, folder: Path) -> None:
+def _pull(link: Link | None, node: NodePlan, folder: Path) -> None:
+    if link is None:
+        raise CollectError(
+            what="its outputs did not come: it is not reached",
+            where=node.node.name,
+            remedy=f"they lie in {node.run_folder}/{OUTPUTS} on the node",
+        )
     here = folder / str(node.node_rank)
     here.mkdir()
     try:

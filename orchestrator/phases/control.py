@@ -1,15 +1,108 @@
-"""The way to the controller of a run on this machine: one unix socket a run, one request and one answer a connection."""
+"""The way to the controller of a run on this machine: one lock and one unix socket a run, one request a connection."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.plan.paths import launches_folder
 
 if TYPE_CHECKING:
     from orchestrator.phases.known_runs import KnownRun
 
+ANSWER_LIMIT = 1 << 26
+HELLO_S = 5.0
+
+
+def lock_path(run_id: str) -> Path:
+    """Name the file that the controller of a run holds a lock on as long as it lives."""
+    return launches_folder(Path.home()) / f"{run_id}.lock"
+
+
+def socket_path(run_id: str) -> Path:
+    """Name the socket on which it is asked."""
+    return launches_folder(Path.home()) / f"{run_id}.sock"
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """Give a name of a socket that fits into its 107 bytes, however deep HOME is."""
+    handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        folder = f"/proc/self/fd/{handle}"
+        yield f"{folder}/{path.name}" if Path(folder).exists() else str(path)
+    finally:
+        os.close(handle)
+
+
+def take_lock(run_id: str) -> int | None:
+    """Become the one controller of a run; None when another process is. The lock goes with the process."""
+    handle = os.open(lock_path(run_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        return handle  # a file system without locks: better no guard than no run
+    return handle
+
+
+def has_controller(run_id: str) -> bool:
+    """Tell whether some process, here or on a machine that shares this HOME, controls the run."""
+    try:
+        handle = os.open(lock_path(run_id), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def open_socket(run: KnownRun, timeout_s: float) -> socket.socket | None:
+    """Connect to the controller of a run; None when there is none."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(timeout_s)
+    try:
+        with short_path(socket_path(run.run_id)) as name:
+            client.connect(name)
+    except OSError:
+        client.close()
+        return None
+    return client
+
 
 def ask_controller(run: KnownRun, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any] | None:
     """Ask the living controller of a run; None when there is none, or it does not answer in time."""
-    del run, request, timeout_s
-    return None
+    client = open_socket(run, min(timeout_s, HELLO_S))
+    if client is None:
+        return None
+    end = time.monotonic() + timeout_s
+    data = b""
+    with client:
+        try:
+            client.sendall(json.dumps(request).encode() + b"\n")
+            while not data.endswith(b"\n") and len(data) < ANSWER_LIMIT:
+                client.settimeout(max(0.01, end - time.monotonic()))
+                part = client.recv(1 << 16)
+                if not part:
+                    return None
+                data += part
+            answer: dict[str, Any] = json.loads(data)
+        except (OSError, ValueError):
+            return None
+    return answer

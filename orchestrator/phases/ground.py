@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.output.screen import parse_ranks
-from orchestrator.phases.push import default_workdir
+from orchestrator.phases.workdir import default_workdir
 from orchestrator.plan.build import build_plan
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Ground:
 def expected_workdirs(ground: Ground) -> list[str]:
     """Say where the code will lie on each node, before it is there."""
     workdir = ground.settings.workdir or default_workdir(ground.settings.project)
-    return [_expand(workdir, fact.home) for fact in ground.facts]
+    return [fact.project.workdir or _expand(workdir, fact.home) for fact in ground.facts]
 
 
 def _expand(path: str, home: str) -> str:

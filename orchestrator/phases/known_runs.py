@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UsageError
 from orchestrator.plan.paths import launches_folder
 from orchestrator.values import Node
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,8 @@ class KnownRun:
     """It was not seen to its end from here."""
     nodes: tuple[Node, ...]
     ssh: dict[str, Any]
+    control: dict[str, Any] = field(default_factory=dict)
+    """Settings of its launch by which another process can take it over."""
 
 
 def read_known_runs(home: Path) -> list[KnownRun]:
@@ -41,6 +46,7 @@ def read_known_runs(home: Path) -> list[KnownRun]:
                     live=bool(document["live"]),
                     nodes=tuple(_parse_node(node) for node in document["nodes"]),
                     ssh=document["ssh"],
+                    control=document.get("control", {}),
                 )
             )
         except (OSError, ValueError, KeyError, TypeError):
@@ -48,8 +54,15 @@ def read_known_runs(home: Path) -> list[KnownRun]:
     return runs
 
 
+def reach_settings(settings: Settings, known: KnownRun, keys: Mapping[str, Any] | None = None) -> Settings:
+    """Reach the nodes as the run's own launch did, but for what this call says itself."""
+    said = {key for key, origin in settings.origins.items() if origin != "default"}
+    kept = {**known.ssh, **(keys or {})}
+    return settings.model_copy(update={key: value for key, value in kept.items() if key not in said})
+
+
 def _parse_node(document: dict[str, Any]) -> Node:
-    known = {field.name for field in fields(Node)}
+    known = {one.name for one in fields(Node)}
     values = {name: value for name, value in document.items() if name in known}
     values["gpus"] = tuple(values.get("gpus", ()))
     values["env"] = ()

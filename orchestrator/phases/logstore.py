@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.output.node_log import NodeLogWriter
+from orchestrator.output.node_log import NodeLogWriter, render_dropped
+from orchestrator.phases.loggaps import add_gap
+from orchestrator.phases.logtimes import TimeWriter
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.values import NodePlan
 
 Show = Callable[[int, int | None, str, bytes], None]
 """(node rank, rank or None for the agent, "out" or "err", bytes)."""
+TRIED_BYTES = 1 << 18
+"""A disk that takes so much has space again."""
 
 
 class LogStore:
@@ -21,11 +26,14 @@ class LogStore:
         self._node = node
         self._paths = paths
         self._show = show
-        self._handles: dict[str, int] = {}
         self._lengths: dict[str, int] = {}
         self._shown: dict[str, int] = {}
         """How much of each file has gone to the screen; ahead of the length while the disk here is full."""
+        self._open_lines: set[str] = set()
+        """Files whose last shown byte did not end a line."""
+        self._error_missed = False
         paths.logs.mkdir(parents=True, exist_ok=True)
+        self._times = TimeWriter()
         self._merged = NodeLogWriter(paths.node_log(node.node_rank, node.node.name))
 
     def names(self) -> list[str]:
@@ -37,18 +45,40 @@ class LogStore:
         """Say how much of each file is here, for a pump that goes on where the last one ended."""
         return {name: self._length(name) for name in self.names()}
 
+    @property
+    def behind(self) -> bool:
+        """Something came that the disk here did not take."""
+        return self._error_missed or bool(self.missed())
+
+    def missed(self) -> dict[str, int]:
+        """Say of the files that fell behind what has come from where on the node has to send again."""
+        return {name: length for name, length in self._lengths.items() if self._shown.get(name, 0) > length}
+
+    def takes_more(self) -> bool:
+        """Try whether the disk here has space again."""
+        path = self._paths.logs / f".space_{self._node.node_rank}"
+        try:
+            path.write_bytes(bytes(TRIED_BYTES))
+        except OSError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        return True
+
     def _length(self, name: str) -> int:
         if name not in self._lengths:
             path = self._path(name)
             self._lengths[name] = path.stat().st_size if path.exists() else 0
         return self._lengths[name]
 
-    def _rank(self, name: str) -> int | None:
+    def rank(self, name: str) -> int | None:
+        """Give the global rank of a file by the node's name of it; None for the agent."""
         stem = name.partition(".")[0]
         return None if stem == "agent" else self._node.first_rank + int(stem)
 
     def _path(self, name: str) -> Path:
-        rank, stream = self._rank(name), name.partition(".")[2]
+        rank, stream = self.rank(name), name.partition(".")[2]
         if rank is None:
             place = self._paths.agent_out if stream == "out" else self._paths.agent_err
             return place(self._node.node_rank)
@@ -62,39 +92,84 @@ class LogStore:
         """
         length = self._length(name)
         fresh = data[max(0, length - offset) :]
-        shown = self._shown.get(name, length)
-        unseen = data[max(0, shown - offset) :]
-        if unseen:
-            self._shown[name] = offset + len(data)
-            rank, stream = self._rank(name), name.partition(".")[2]
-            self._show(self._node.node_rank, rank, stream, unseen)
+        self._show_new(name, offset, data)
         # What came while the disk was full is missing: the file stays a true beginning, without a hole of zeros.
         if fresh and offset <= length:
             self._append(name, fresh)
 
+    def _show_new(self, name: str, offset: int, data: bytes) -> None:
+        shown = self._shown.get(name, self._lengths[name])
+        unseen = data[max(0, shown - offset) :]
+        if not unseen:
+            return
+        self._shown[name] = offset + len(data)
+        if unseen.endswith(b"\n"):
+            self._open_lines.discard(name)
+        else:
+            self._open_lines.add(name)
+        self._show(self._node.node_rank, self.rank(name), name.partition(".")[2], unseen)
+
     def _append(self, name: str, fresh: bytes) -> None:
-        if name not in self._handles:
-            self._handles[name] = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        path, begin = self._path(name), self._lengths[name]
+        # Opened each time: kept open, the files of sixty nodes are more than a process may have.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         view = memoryview(fresh)
-        while view:
-            written = os.pwrite(self._handles[name], view, self._lengths[name])
-            self._lengths[name] += written
-            view = view[written:]
-        rank, stream = self._rank(name), name.partition(".")[2]
-        self._merged.feed("agent" if rank is None else f"rank {rank}", fresh, stream)
+        try:
+            while view:
+                written = os.pwrite(handle, view, self._lengths[name])
+                self._lengths[name] += written
+                view = view[written:]
+        finally:
+            os.close(handle)
+            stored = self._lengths[name] - begin
+            if stored:
+                self._times.note(self._paths.log_times(path.name), begin)
+                self._merged.feed(self._label(name), fresh[:stored], name.partition(".")[2])
+
+    def _label(self, name: str) -> str:
+        rank = self.rank(name)
+        return "agent" if rank is None else f"rank {rank}"
+
+    def drop(self, name: str, start: int, end: int) -> int:
+        """Leave out what the node has dropped, so that offsets stay equal; give how many bytes that were, 0 if known.
+
+        Raises:
+            OSError: the disk of the launch host is full or gone.
+        """
+        length = self._length(name)
+        if end <= length:
+            return 0
+        shown = self._shown.get(name, length)
+        if end > shown:
+            self._shown[name] = end
+            note = b"\n" * (name in self._open_lines) + render_dropped(end - max(shown, start)) + b"\n"
+            self._open_lines.discard(name)
+            self._show(self._node.node_rank, self.rank(name), name.partition(".")[2], note)
+        if start > length:
+            return 0  # what lies before it was missed here, and comes again together with it
+        path = self._path(name)
+        # Told before it is there: zeros in the file that no gap explains would be taken for the rank's own.
+        add_gap(self._paths.gaps_json, path.name, (length, end))
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(handle, end)
+        finally:
+            os.close(handle)
+        self._lengths[name] = end
+        self._merged.drop(self._label(name), end - length, name.partition(".")[2])
+        return end - length
 
     def write_error_file(self, name: str, data: bytes) -> None:
         """Keep an error file of a rank or of the agent."""
         self._paths.errors.mkdir(parents=True, exist_ok=True)
-        rank = self._rank(name)
+        rank = self.rank(name)
         path = (
             self._paths.errors / f"agent_{self._node.node_rank}.json" if rank is None else self._paths.error_file(rank)
         )
+        self._error_missed = True
         path.write_bytes(data)
+        self._error_missed = False
 
     def close(self) -> None:
-        """Flush the merged log and close the files."""
-        for handle in self._handles.values():
-            os.close(handle)
-        self._handles.clear()
+        """Flush the merged log."""
         self._merged.close()

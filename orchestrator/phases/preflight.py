@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.facts import Facts, parse_facts
 from orchestrator.phases.addresses import Place, PortHold, Proof, is_numeric, prove_addresses
-from orchestrator.phases.push import default_workdir
 from orchestrator.phases.script import ask_of_node, ask_of_script
+from orchestrator.phases.workdir import folder_words
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame
@@ -61,7 +61,7 @@ def _probe_node(
 ) -> NodeAnswer:
     request: dict[str, Any] = {
         **ask_of_node(project, link.node),
-        "workdir": settings.workdir or default_workdir(settings.project),
+        **folder_words(settings),
         "python": link.node.python,
         "launch_python": settings.python,
         "conda_env": settings.conda_env,

@@ -24,16 +24,9 @@ from orchestrator.phases.places import (
 )
 from orchestrator.phases.rsync import push_paths
 from orchestrator.phases.tree import Tree, read_tree
-from orchestrator.phases.workdir import (
-    Question,
-    Workdir,
-    find_workdir,
-    inspect_workdir,
-    prepare_workdir,
-    read_neighbours,
-)
+from orchestrator.phases.turns import open_keepers, wait_turn
+from orchestrator.phases.workdir import Keeper, Question, Workdir, folder_words
 from orchestrator.plan.manifest import MIB, check_size, compare_manifests, render_paths
-from orchestrator.plan.paths import file_name
 from orchestrator.transport import Link
 from orchestrator.transport.fanout import fan_out
 
@@ -59,29 +52,23 @@ class Pushed:
     warnings: tuple[str, ...] = ()
 
 
-def default_workdir(project: Path) -> str:
-    """Name the folder on a node for a project."""
-    return f"~/.aorta/code/{file_name(project.resolve().name)}"
-
-
 def push_code(
     links: Sequence[Link], facts: Sequence[Facts], settings: Settings, run_id: str, tell: Tell | None = None
 ) -> Pushed:
     """Make the code folder of every node equal to the project; an equal one costs one round trip and no copy.
 
     Raises:
-        PushError: a folder is not ours, the copy failed, or a tree differs afterwards.
+        PushError: a folder is not ours, a live run uses it, the copy failed, or a tree differs afterwards.
         LinkLostError: a node does not answer.
     """
     del facts  # the nodes themselves say where their folders are
     tell = tell or (lambda _text: None)
-    workdir = settings.workdir or default_workdir(settings.project)
     if not settings.push:
-        return _find_code(links, workdir, settings)
+        return _find_code(links, settings, run_id, tell)
     tree = read_tree(settings)
     for may_repeat in (True, False):
         try:
-            return _push_tree(links, tree, workdir, settings, run_id, tell)
+            return _push_tree(links, tree, settings, run_id, tell)
         except AortaError:
             again = read_tree(settings)
             if again.manifest.tree_hash == tree.manifest.tree_hash:
@@ -100,35 +87,46 @@ def _changes(old: Tree, new: Tree) -> str:
     return render_paths(compare_manifests(old.manifest, new.manifest))
 
 
-def _find_code(links: Sequence[Link], workdir: str, settings: Settings) -> Pushed:
-    found = fan_out(lambda link: find_workdir(link, workdir), links, settings.fanout)
-    without = [link.node.name for link, (_, exists) in zip(links, found, strict=True) if not exists]
-    if without:
-        raise PushError(
-            what=f"the folder {workdir} is not there",
-            where=", ".join(without),
-            remedy="leave --no-push out, or name the folder with --workdir",
-        )
-    return Pushed(workdirs=tuple(path for path, _ in found))
+def _find_code(links: Sequence[Link], settings: Settings, run_id: str, tell: Tell) -> Pushed:
+    words = folder_words(settings)
+    with open_keepers(links, Question(words=words, run_id=run_id), settings.fanout) as keepers:
+        found = wait_turn(keepers, lambda _found: [], settings.fanout, tell).found
+        without = [place.node for place in found if not place.exists]
+        if without:
+            raise PushError(
+                what=f"the folder {settings.workdir or words['workdir']} is not there",
+                where=", ".join(without),
+                remedy="leave --no-push out, or name the folder with --workdir",
+            )
+        _keep(keepers, found, tell)
+    return Pushed(workdirs=tuple(place.path for place in found))
 
 
-def _push_tree(links: Sequence[Link], tree: Tree, workdir: str, settings: Settings, run_id: str, tell: Tell) -> Pushed:
+def _push_tree(links: Sequence[Link], tree: Tree, settings: Settings, run_id: str, tell: Tell) -> Pushed:
     warnings = _tree_warnings(tree, settings)
     for warning in warnings:
         tell(warning)
-    with own_nonce(tree.root) as nonce:
-        question = Question(workdir=workdir, project=str(tree.root), nonce=nonce, manifest=tree.manifest)
-        found = fan_out(lambda link: inspect_workdir(link, question), links, settings.fanout)
+
+    def judge(found: Sequence[Workdir]) -> list[int]:
         check_all(check_place, found, tree)
-        earlier = list_earlier(found, tree)
-        behind = [index for index, place in enumerate(found) if _needs_push(place, tree)]
-        folders = 0
-        if behind:
-            work = _Push(links, tree, question, found, settings, run_id, secrets.token_hex(6))
-            folders = work.run(behind, tell)
-            done = fan_out(lambda index: inspect_workdir(links[index], question, work.token), behind, settings.fanout)
-            found = [dict(zip(behind, done, strict=True)).get(index, place) for index, place in enumerate(found)]
-    check_all(check_equal, found, tree)
+        return [index for index, place in enumerate(found) if _needs_push(place, tree)]
+
+    with own_nonce(tree.root) as nonce:
+        question = Question(words=folder_words(settings), run_id=run_id, nonce=nonce, manifest=tree.manifest)
+        with open_keepers(links, question, settings.fanout) as keepers:
+            turn = wait_turn(keepers, judge, settings.fanout, tell)
+            found, folders = turn.found, 0
+            earlier = list_earlier(found, tree)
+            if turn.behind:
+                work = _Push(keepers, tree, found, settings, run_id, secrets.token_hex(6))
+                folders = work.run(turn.behind, tell)
+                done = fan_out(lambda index: keepers[index].prove(work.token), turn.behind, settings.fanout)
+                found = [
+                    dict(zip(turn.behind, done, strict=True)).get(index, place) for index, place in enumerate(found)
+                ]
+            check_all(check_equal, found, tree)
+            _keep(keepers, found, tell)
+            fan_out(lambda index: keepers[index].wait_end(), turn.behind, settings.fanout)
     return Pushed(
         workdirs=tuple(place.path for place in found),
         tree_hash=tree.manifest.tree_hash,
@@ -137,6 +135,17 @@ def _push_tree(links: Sequence[Link], tree: Tree, workdir: str, settings: Settin
         folders_pushed=folders,
         warnings=(*warnings, *earlier, *list_extra(found, tree)),
     )
+
+
+def _keep(keepers: Sequence[Keeper], found: Sequence[Workdir], tell: Tell) -> None:
+    """Leave the folders to the supervisors to come."""
+    for keeper, place in zip(keepers, found, strict=True):
+        keeper.keep()
+        if place.without:
+            tell(f"{place.node}: nothing keeps another launch from changing {place.path} ({place.without})")
+    others = [place for place in found if place.other]
+    if others:
+        tell(f"another project of this name has its code on the nodes; this one's lies in {others[0].path}")
 
 
 def _needs_push(place: Workdir, tree: Tree) -> bool:
@@ -177,9 +186,8 @@ def _tree_warnings(tree: Tree, settings: Settings) -> list[str]:
 
 @dataclass(frozen=True)
 class _Push:
-    links: Sequence[Link]
+    keepers: Sequence[Keeper]
     tree: Tree
-    question: Question
     found: Sequence[Workdir]
     settings: Settings
     run_id: str
@@ -196,7 +204,7 @@ class _Push:
             tell(f"pushing {self.tree.manifest.files} files, {size:.1f} MiB, to {len(jobs)} folders")
         root = self.tree.root
         fan_out(
-            lambda first: push_paths(self.links[first], root, self.found[first].path, jobs[first]),
+            lambda first: push_paths(self.keepers[first].link, root, self.found[first].path, jobs[first]),
             list(jobs),
             self.settings.fanout,
         )
@@ -211,17 +219,13 @@ class _Push:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         remove = list_removable(self.found[index], self.tree)
-        blocked, free_bytes = prepare_workdir(
-            self.links[index], self.question, token=self.token, index=index, remove=remove, marker=marker
-        )
+        blocked, free_bytes = self.keepers[index].prepare(token=self.token, remove=remove, marker=marker)
         check_room(self.found[index], self.tree, blocked, free_bytes)
 
     def _groups(self, behind: Sequence[int]) -> list[int]:
         if len(behind) == 1:
             return list(behind)
-        seen = fan_out(
-            lambda index: read_neighbours(self.links[index], self.question, self.token), behind, self.settings.fanout
-        )
+        seen = fan_out(lambda index: self.keepers[index].read_neighbours(self.token), behind, self.settings.fanout)
         # The first node of the list that sees a folder fills it.
         return sorted({min((*neighbours, index)) for index, neighbours in zip(behind, seen, strict=True)})
 

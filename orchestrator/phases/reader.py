@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
 import queue
 import threading
 import time
@@ -12,12 +14,16 @@ from typing import Any
 
 from orchestrator.diagnosis.events import Event
 from orchestrator.errors import AortaError
+from orchestrator.node import clock
+from orchestrator.phases.catchup import CatchUp
 from orchestrator.phases.logstore import LogStore
 from orchestrator.transport import Channel, Frame, Link
 from orchestrator.values import NodePlan, Plan
 
 SILENT_S = 18.0
 """A pump says something every 5 s; a link that is quiet for longer is tried anew."""
+BEAT_S = 5.0
+"""So often we say that a controller lives: leases are renewed by it."""
 BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -29,14 +35,15 @@ class NodeReader(threading.Thread):
         *,
         plan: Plan,
         node: NodePlan,
-        link: Link,
-        channel: Channel,
+        link: Link | None,
+        channel: Channel | None,
         store: LogStore,
         events: queue.SimpleQueue[Event],
         reopen: Callable[[NodePlan], Link],
         lost_after_s: float,
         clock_offset_s: float,
     ) -> None:
+        """Take the open channel of a node, or none where a run is taken over: then one is opened."""
         super().__init__(name=f"node {node.node_rank}", daemon=True)
         self.node = node
         self.link = link
@@ -48,19 +55,42 @@ class NodeReader(threading.Thread):
         self._lost_after_s = lost_after_s
         self._clock_offset_s = clock_offset_s
         self._known: set[str] = set()
-        self._stop_order: Mapping[str, Any] | None = None
+        self._orders: dict[str, Mapping[str, Any]] = {"go": {"op": "go"}} if channel is not None else {}
+        """What a new channel is told again: its node may not have heard it."""
+        self._answers: dict[str, queue.SimpleQueue[Mapping[str, Any]]] = {}
+        self._ids = itertools.count(1)
         self._store_broken = False
+        self._catch_up = CatchUp(store, self._send)
         self._give_up = threading.Event()
         self._why = "no answer"
+        self._coming_back = False
         self._broken_at: float | None = None
         """Since when the node's pump has not spoken."""
 
     def order(self, order: Mapping[str, Any]) -> None:
         """Send an order; one that cannot be sent now goes out with the next link."""
         if order["op"] == "stop":
-            self._stop_order = order
-        with contextlib.suppress(AortaError):
-            self._channel.send(order)
+            self._orders["stop"] = order
+        self._send(order)
+
+    def ask(self, order: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any] | None:
+        """Send an order that is answered, and wait for the answer; None when none comes."""
+        # A new channel repeats what was answered to controllers before us.
+        name = f"{os.getpid()}-{next(self._ids)}"
+        answer = self._answers.setdefault(name, queue.SimpleQueue())
+        try:
+            self._send({**order, "id": name})
+            return answer.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        finally:
+            self._answers.pop(name)
+
+    def _send(self, order: Mapping[str, Any]) -> None:
+        channel = self._channel
+        if channel is not None:
+            with contextlib.suppress(AortaError):
+                channel.send(order)
 
     def give_up(self) -> None:
         """Stop trying to get a lost link back."""
@@ -69,20 +99,31 @@ class NodeReader(threading.Thread):
     def run(self) -> None:
         """Follow the node until it has ended or is lost."""
         try:
+            if self._channel is None and not self._come_back():
+                return
             while not self._follow():
                 if not self._come_back():
                     return
+            self._fetch_missed()
         except Exception as error:  # noqa: BLE001 - a bug here must not leave a run that nobody watches
             self._post("lost", {"why": f"the launcher broke: {type(error).__name__}: {error}"})
         finally:
             with contextlib.suppress(OSError):  # a full disk was told of before
                 self._store.close()
-            self._channel.close()
+            if self._channel is not None:
+                self._channel.close()
 
     def _follow(self) -> bool:
         """Read one channel to its end; True when the node has said everything."""
+        assert self._channel is not None
         heard = time.monotonic()
+        beat = 0.0
         while not self._give_up.is_set():
+            if time.monotonic() - beat > BEAT_S:
+                beat = time.monotonic()
+                self._send({"op": "beat"})
+            if self._catch_up.look(time.monotonic()):
+                self._store_works()
             try:
                 frame = self._channel.read(1.0)
             except TimeoutError:
@@ -101,6 +142,10 @@ class NodeReader(threading.Thread):
                 self._post("suspect", {"why": self._why})
                 return False
             heard, self._broken_at, self._why = time.monotonic(), None, "no answer"
+            if self._coming_back:
+                self._coming_back = False
+                if frame.header.get("ev") != "rebooted":
+                    self._post("back", {})
             if self._take(frame):
                 return True
         return False
@@ -109,10 +154,15 @@ class NodeReader(threading.Thread):
         what = frame.header.get("t")
         if what == "log":
             self._keep(lambda: self._store.write(frame.header["f"], int(frame.header["o"]), frame.body))
+        elif what == "gap":
+            self._keep(lambda: self._drop(frame.header))
         elif what == "file":
             self._keep(lambda: self._store.write_error_file(frame.header["f"], frame.body))
         elif what == "event":
             self._event(frame.header)
+        waiting = self._answers.get(str(frame.header.get("id")))
+        if waiting is not None:
+            waiting.put(frame.header)
         return what == "end"
 
     def _keep(self, write: Callable[[], None]) -> None:
@@ -123,6 +173,26 @@ class NodeReader(threading.Thread):
                 self._store_broken = True
                 self._post("store_error", {"why": str(error)})
 
+    def _drop(self, header: Mapping[str, Any]) -> None:
+        """Tell what the node dropped before it could be fetched, and go on behind it."""
+        name, end = header["f"], int(header["to"])
+        size = self._store.drop(name, int(header["from"]), end)
+        if size:
+            self._post("gap", {"file": name, "rank": self._store.rank(name), "from": end - size, "to": end})
+
+    def _store_works(self) -> None:
+        if self._store_broken:
+            self._store_broken = False
+            self._post("store_back", {})
+
+    def _fetch_missed(self) -> None:
+        """Ask an ended node once more, where the disk here was full until just now."""
+        if self._store.behind and self._store.takes_more():
+            self._store_works()
+            with contextlib.suppress(AortaError):
+                self._open_pump()
+                self._follow()
+
     def _event(self, header: Mapping[str, Any]) -> None:
         # A new channel tells everything from the start: each thing is passed on once.
         key = json.dumps(header, sort_keys=True)
@@ -130,42 +200,53 @@ class NodeReader(threading.Thread):
             return
         self._known.add(key)
         data = {name: value for name, value in header.items() if name not in ("t", "ev", "time")}
-        at = float(header.get("time", time.time())) - self._clock_offset_s
+        at = float(header.get("time", clock.now())) - self._clock_offset_s
         self._events.put(Event(kind=header["ev"], time=at, node_rank=self.node.node_rank, data=data))
 
     def _post(self, kind: Any, data: Mapping[str, Any]) -> None:
-        self._events.put(Event(kind=kind, time=time.time(), node_rank=self.node.node_rank, data=data))
+        self._events.put(Event(kind=kind, time=clock.now(), node_rank=self.node.node_rank, data=data))
 
     def _come_back(self) -> bool:
         """Try to reach the node again until it counts as lost."""
-        self._channel.close()
-        self.link.close()
+        first = self._channel is None
+        if self._channel is not None:
+            self._channel.close()
+            if self.link is not None:
+                self.link.close()
+            self.link = None
         if self._broken_at is None:
             self._broken_at = time.monotonic()
         # Not from each break on: a node that lets us in and knows nothing of the run is lost as well.
         end = self._broken_at + self._lost_after_s
         tries = 0
-        self._give_up.wait(BACK_OFF_S[0])
+        if not first:
+            self._give_up.wait(BACK_OFF_S[0])
         while time.monotonic() < end and not self._give_up.is_set():
             try:
-                self.link = self._reopen(self.node)
-                self._channel = self.link.open(
-                    "pump",
-                    {
-                        "run_folder": self.node.run_folder,
-                        "run_id": self._plan.run_id,
-                        "attempt": self._plan.attempt,
-                        "offsets": self._store.offsets(),
-                    },
-                )
-                if self._stop_order is not None:
-                    self._channel.send(self._stop_order)
+                self._open_pump()
             except AortaError as error:
-                self._why = error.what
+                self._why, self.link = error.what, None
+                if first and tries == 0:
+                    self._post("suspect", {"why": error.what})
                 self._give_up.wait(BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)])
                 tries += 1
             else:
-                self._post("back", {})
+                self._coming_back = not first or tries > 0
                 return True
         self._post("lost", {"why": f"{self._why}; not back within {self._lost_after_s:g} s"})
         return False
+
+    def _open_pump(self) -> None:
+        if self.link is None:
+            self.link = self._reopen(self.node)
+        self._channel = self.link.open(
+            "pump",
+            {
+                "run_folder": self.node.run_folder,
+                "run_id": self._plan.run_id,
+                "attempt": self._plan.attempt,
+                "offsets": self._store.offsets(),
+            },
+        )
+        for order in list(self._orders.values()):
+            self._channel.send(order)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 SSH_KEYS = ("user", "ssh_port", "identity", "connect_timeout_s", "accept_new_host_keys")
 """What a later kill needs to reach the nodes as this call did."""
+ID_TRIES = 8
+CONTROL_KEYS = ("fanout", "lost_after_s", "join_timeout_s", "timeout_s", "grace_s", "ranks", "master_port")
+"""What a process needs beside these to take a run over."""
 
 
 def make_experiment(settings: Settings, run_id: str) -> ExperimentPaths:
@@ -47,6 +50,25 @@ def make_experiment(settings: Settings, run_id: str) -> ExperimentPaths:
             remedy="name another place with --experiments-dir",
         ) from error
     return ExperimentPaths(root.resolve())
+
+
+def begin_experiment(settings: Settings, new_id: Callable[[], str]) -> ExperimentPaths:
+    """Create the experiment directory of a run whose id nobody here has; its name is the id.
+
+    Raises:
+        UsageError: it cannot be created.
+    """
+    for _ in range(ID_TRIES):
+        run_id = new_id()
+        if (launches_folder(Path.home()) / f"{run_id}.json").exists():
+            continue
+        try:
+            return make_experiment(settings, run_id)
+        except UsageError as error:
+            # Another launch of the same second has it; where it is something else, the last try tells it.
+            if not isinstance(error.__cause__, FileExistsError):
+                raise
+    return make_experiment(settings, new_id())
 
 
 @contextlib.contextmanager
@@ -89,11 +111,11 @@ class Record:
 
     def __init__(self, paths: ExperimentPaths, settings: Settings, nodes: Sequence[Node], run_id: str) -> None:
         self.paths = paths
-        self._entry = launches_folder(Path.home()) / f"{run_id}.json"
+        self.entry = launches_folder(Path.home()) / f"{run_id}.json"
         self.document: dict[str, Any] = {
             "schema": 1,
             "run_id": run_id,
-            "state": "preparing",
+            "state": "prepared",
             "launch_host": {
                 "hostname": platform.node(),
                 "pid": os.getpid(),
@@ -103,7 +125,15 @@ class Record:
             "timings": {"launched": now_utc()},
             "nodes": [_node_document(node) for node in nodes],
             "ssh": {**{key: getattr(settings, key) for key in SSH_KEYS}, "identity": _absolute(settings.identity)},
+            "control": {key: getattr(settings, key) for key in CONTROL_KEYS},
         }
+
+    @classmethod
+    def again(cls, paths: ExperimentPaths, entry: Path, document: dict[str, Any]) -> Record:
+        """Go on with the record of a run whose controller is gone."""
+        record = cls.__new__(cls)
+        record.paths, record.entry, record.document = paths, entry, document
+        return record
 
     def open(self) -> None:
         """Remember the run, before anything of it can be alive anywhere.
@@ -119,15 +149,16 @@ class Record:
             "pid": os.getpid(),
             "nodes": self.document["nodes"],
             "ssh": self.document["ssh"],
+            "control": self.document["control"],
         }
         try:
-            self._entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_json(self._entry, entry)
+            self.entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_json(self.entry, entry)
         except OSError as error:
             self.write(state="not started")
             raise NotReadyError(
                 what=f"the run cannot be remembered on this machine: {error.strerror}",
-                where=str(self._entry.parent),
+                where=str(self.entry.parent),
                 remedy="free space there or make it writable: aorta-launch kill finds a run by its entry in it",
             ) from error
         self.write()
@@ -174,22 +205,32 @@ class Record:
 
     def note_plan(self, plan: Plan) -> None:
         """Note the plan, secrets masked."""
-        self.write(state="running", plan=plan_document(plan))
+        self.write(state="starting", plan=plan_document(plan), went=None)
         # A kill that came before anything ran has called it over.
-        end_entry(self._entry, live=True)
+        end_entry(self.entry, live=True)
+
+    def note_went(self, moment: float) -> None:
+        """Note that every node was told to start: from now on the run goes on without us."""
+        self.write(went=moment)
 
     def fail(self, error: BaseException) -> None:
         """Note that nothing was started; after a bug of ours something may be alive, and kill has to find it."""
         known = isinstance(error, AortaError | KeyboardInterrupt)
         self.time("ended")
         self.write(state="not started" if known else "unknown", error=str(error) or type(error).__name__)
-        end_entry(self._entry, live=not known)
+        end_entry(self.entry, live=not known)
+
+    def end_without_start(self, why: str) -> None:
+        """Note that nothing came of it, and that nothing is left."""
+        self.time("ended")
+        self.write(state="not started", error=why)
+        end_entry(self.entry, live=False)
 
     def end(self, verdict: Verdict) -> None:
         """Note the verdict; the run is no longer live unless something of it may be."""
         self.time("ended")
         self.write(state=verdict.state, verdict=verdict_document(verdict)["verdict"])
-        end_entry(self._entry, live=bool(verdict.survivors or verdict.unasked))
+        end_entry(self.entry, live=bool(verdict.survivors or verdict.unasked))
 
 
 def end_entry(entry: Path, *, live: bool) -> None:

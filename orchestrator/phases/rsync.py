@@ -120,7 +120,8 @@ def _end_copies() -> None:
 def build_error(code: int, text: str, where: str) -> PushError:
     """Turn rsync's status and the error numbers in its text into an error with a remedy."""
     what, remedy = _explain(code, {int(number) for number in re.findall(r"\((\d+)\)(?:\s|$)", text)}, text)
-    said = [line.strip() for line in text.splitlines() if line.strip()]
+    # ssh puts a frame of @ around what it finds most important.
+    said = [words for line in text.splitlines() if (words := line.strip("@ \t\r"))]
     quote = f": {said[0]}" if said else ""
     return PushError(what=f"{what} (rsync status {code}){quote}", where=where, remedy=remedy)
 

@@ -6,29 +6,31 @@ import secrets
 import shutil
 import string
 import sys
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.checks.catalogue import run_checks
-from orchestrator.errors import AortaError, NotReadyError
+from orchestrator.errors import NotReadyError
 from orchestrator.output.checks_document import checks_document
 from orchestrator.output.console import wants_color
 from orchestrator.output.events import EventLog
 from orchestrator.output.plan_text import render_plan
 from orchestrator.output.printer import Printer
 from orchestrator.output.screen import LogScreen, parse_ranks
-from orchestrator.output.verdict_text import render_verdict, verdict_document
 from orchestrator.output.wording import shorten_path
 from orchestrator.phases.attempt import Attempt, Outcome, run_attempt
-from orchestrator.phases.collect import collect_outputs
+from orchestrator.phases.controller import controlling
+from orchestrator.phases.finish import finish
+from orchestrator.phases.follow import Desk
 from orchestrator.phases.git import read_git
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.preflight import prove_addresses
 from orchestrator.phases.push import push_code
-from orchestrator.phases.record import Record, make_experiment, told_as_full_disk, write_json
+from orchestrator.phases.record import Record, begin_experiment, told_as_full_disk, write_json
 from orchestrator.plan.build import build_run_id
 from orchestrator.values import Exit
 
@@ -37,9 +39,12 @@ if TYPE_CHECKING:
 
     from orchestrator.output.console import Talk
     from orchestrator.phases.signals import Signals
+    from orchestrator.phases.watch import Stage
     from orchestrator.plan.paths import ExperimentPaths
+    from orchestrator.settings import Settings
     from orchestrator.values import Plan, Verdict
 
+Announce = Callable[[Record], None]
 ATTEMPTS = 3
 """Whole starts, when somebody takes the rendezvous port between the check and torchrun."""
 NAME = string.ascii_lowercase + string.digits
@@ -50,45 +55,79 @@ def new_run_id(label: str) -> str:
     return build_run_id(label, datetime.now().astimezone(), "".join(secrets.choice(NAME) for _ in range(4)))
 
 
-def run_on(ground: Ground, talk: Talk, signals: Signals, undo: ExitStack, environ: Mapping[str, str]) -> int:
-    """Do one run to its end and give the exit code that tells it."""
+def run_on(
+    ground: Ground,
+    talk: Talk,
+    signals: Signals,
+    undo: ExitStack,
+    environ: Mapping[str, str],
+    announce: Announce | None = None,
+) -> int:
+    """Do one run to its end and give the exit code that tells it.
+
+    With `announce` nobody watches: it is told the run once every agent has started.
+    """
     settings = ground.settings
-    run_id = new_run_id(settings.label)
-    plan = plan_on(ground, run_id, 1, expected_workdirs(ground))
-    ranks = parse_ranks(settings.ranks, plan.world_size)
-    paths = make_experiment(settings, run_id)
+    plan_on(ground, new_run_id(settings.label), 1, expected_workdirs(ground))  # what is wrong with it is told first
+    paths = begin_experiment(settings, lambda: new_run_id(settings.label))
+    run_id = paths.root.name
     record = Record(paths, settings, ground.nodes, run_id)
     record.note_facts(ground.facts)
     record.open()
+    controller = undo.enter_context(controlling(record, signals))
     try:
         with told_as_full_disk(paths):
             log = EventLog(paths.events_jsonl, sys.stdout if settings.json_output else None)
+            talk.keep_in(paths.launch_log)
         undo.callback(log.close)
-        workdirs = bring_code(ground, record, talk, run_id)
+        plan = plan_on(ground, run_id, 1, bring_code(ground, record, talk, run_id))
         show_run(talk, plan, ground, paths)
-        printer = start_printer(
-            settings.json_output, ranks, plan, wants_color(settings.color, environ, terminal=sys.stdout.isatty())
-        )
+        printer = start_printer(settings, plan, environ, shown=announce is None)
         undo.callback(printer.close)
         talk.clear_line = printer.clear_line
-        attempt = Attempt(
-            ground=ground,
-            paths=paths,
-            config_text=settings.config_text,
-            log=log,
-            show=printer.show,
-            talk=talk,
-            signals=signals,
-            time_limit_s=settings.timeout_s,
+        desk = Desk(
+            paths=paths, log=log, show=printer.show, talk=talk, controller=controller, time_limit_s=settings.timeout_s
         )
-        plan, outcome = try_starts(attempt, plan, workdirs, record)
-        printer.close()
-        if printer.left_out:
-            talk.warn(f"the screen was too slow for {printer.left_out:,} bytes of output; {paths.logs} holds all of it")
+        attempt = Attempt(
+            ground=ground, desk=desk, record=record, signals=signals, on_stage=Stages(ground, record, announce)
+        )
+        plan, outcome = try_starts(attempt, plan)
     except BaseException as error:
         record.fail(error)
         raise
-    return finish(ground, plan, outcome.verdict, record, log, talk, signals)
+    if outcome is None:
+        return int(Exit.DONE)
+    printer.close()
+    if printer.left_out:
+        talk.warn(f"the screen was too slow for {printer.left_out:,} bytes of output; {paths.logs} holds all of it")
+    verdict = with_remedy(outcome.verdict, plan, settings)
+    return finish(ground.links, settings, plan, verdict, record, desk, signals)
+
+
+def with_remedy(verdict: Verdict, plan: Plan, settings: Settings) -> Verdict:
+    """Name the way out where it lies in the words of this call."""
+    if "address already in use" in verdict.cause.lower() and settings.master_port is not None:
+        return replace(verdict, remedy=f"leave out --master-port {plan.master_port}: a free port is found")
+    return verdict
+
+
+class Stages:
+    """Mirrors on the launch host how far the nodes have come."""
+
+    def __init__(self, ground: Ground, record: Record, announce: Announce | None) -> None:
+        self._ground = ground
+        self._record = record
+        self._announce = announce
+
+    def __call__(self, stage: Stage) -> None:
+        """Take one step."""
+        hold = self._ground.proof.hold
+        if stage == "met" and hold is not None:
+            hold.close()
+        elif stage == "started" and self._announce is not None:
+            self._announce(self._record)
+        elif stage in ("running", "stopping"):
+            self._record.write(state=stage)
 
 
 def bring_code(ground: Ground, record: Record, talk: Talk, run_id: str) -> Sequence[str]:
@@ -99,6 +138,7 @@ def bring_code(ground: Ground, record: Record, talk: Talk, run_id: str) -> Seque
         if settings.config_text is not None:
             paths.config_yaml.write_text(settings.config_text, "utf-8")
     record.time("checked")
+    record.write(state="pushing")
     with talk.waiting("bringing the code to the nodes"):
         pushed = push_code(ground.links, ground.facts, settings, run_id, talk.detail)
     for warning in pushed.warnings:
@@ -115,33 +155,34 @@ def show_run(talk: Talk, plan: Plan, ground: Ground, paths: ExperimentPaths) -> 
     talk.say(f"experiment {shorten_path(paths.root, Path.cwd())}")
 
 
-def start_printer(as_json: bool, ranks: frozenset[int] | None, plan: Plan, color: bool) -> Printer:  # noqa: FBT001
+def start_printer(settings: Settings, plan: Plan, environ: Mapping[str, str], *, shown: bool) -> Printer:
     """Start the thread that shows training output; with --json stdout belongs to the events."""
     screen = LogScreen(
         sys.stdout.buffer,
-        ranks=frozenset() if as_json else ranks,
+        ranks=parse_ranks(settings.ranks, plan.world_size) if shown and not settings.json_output else frozenset(),
         world_size=plan.world_size,
         terminal=sys.stdout.isatty(),
-        color=color,
+        color=wants_color(settings.color, environ, terminal=sys.stdout.isatty()),
         width=shutil.get_terminal_size().columns,
     )
     return Printer(screen)
 
 
-def try_starts(attempt: Attempt, plan: Plan, workdirs: Sequence[str], record: Record) -> tuple[Plan, Outcome]:
+def try_starts(attempt: Attempt, plan: Plan) -> tuple[Plan, Outcome | None]:
     """Start, and start again with another port while somebody else is quicker to take it."""
-    ground = attempt.ground
+    ground, desk = attempt.ground, attempt.desk
+    workdirs = [node.workdir for node in plan.nodes]
     for number in range(1, ATTEMPTS + 1):
         plan = plan_on(ground, plan.run_id, number, workdirs)
-        record.note_plan(plan)
-        with told_as_full_disk(attempt.paths):
-            attempt.log.record("attempt", number=number, master_port=plan.master_port)
+        attempt.record.note_plan(plan)
+        with told_as_full_disk(desk.paths):
+            desk.log.record("attempt", number=number, master_port=plan.master_port)
         outcome = run_attempt(attempt, plan)
-        if not outcome.port_taken or ground.settings.master_port is not None or number == ATTEMPTS:
+        if outcome is None or not outcome.port_taken:
             return plan, outcome
-        attempt.talk.warn(
-            f"port {plan.master_port} was taken before torchrun could use it; starting again with another"
-        )
+        if ground.settings.master_port is not None or number == ATTEMPTS:
+            return plan, outcome
+        desk.talk.warn(f"port {plan.master_port} was taken before torchrun could use it; starting again with another")
         attempt.signals.release()
         ground = prove_again(ground)
         attempt = replace(attempt, ground=ground)
@@ -159,36 +200,3 @@ def prove_again(ground: Ground) -> Ground:
     if failed is not None:
         raise NotReadyError(what=failed.detail, where=failed.check, remedy=failed.remedy)
     return replace(ground, proof=proof, survey=survey)
-
-
-def finish(
-    ground: Ground, plan: Plan, verdict: Verdict, record: Record, log: EventLog, talk: Talk, signals: Signals
-) -> int:
-    """Say the verdict, bring home what the ranks wrote, and close the record."""
-    if "address already in use" in verdict.cause.lower() and ground.settings.master_port is not None:
-        verdict = replace(verdict, remedy=f"leave out --master-port {plan.master_port}: a free port is found")
-    # -q is for good news.
-    tell = talk.say if verdict.state == "succeeded" else talk.insist
-    tell("")
-    tell(render_verdict(verdict, plan, shorten_path(record.paths.root, Path.cwd())))
-    with suppress(OSError):
-        log.record("verdict", **verdict_document(verdict)["verdict"])
-    record.end(verdict)
-    signals.release()
-    try:
-        with talk.waiting("collecting the outputs"):
-            errors = collect_outputs(ground.links, plan, record.paths, ground.settings)
-    except KeyboardInterrupt:
-        talk.warn(f"the outputs were not all collected; they lie on the nodes in {plan.nodes[0].run_folder}/outputs")
-        return int(verdict.exit_code or Exit.INTERRUPTED)
-    for error in errors:
-        tell_missing(talk, error)
-    record.time("collected")
-    record.write()
-    return verdict.exit_code
-
-
-def tell_missing(talk: Talk, error: AortaError) -> None:
-    """Say which outputs did not come; that does not change how the run ended."""
-    remedy = f" · {error.remedy}" if error.remedy else ""
-    talk.warn(f"{error}{remedy}")

@@ -1,15 +1,15 @@
-"""Ctrl-C and SIGTERM: an exception while nothing runs on the nodes, an event once something does."""
+"""Ctrl-C, SIGTERM and a lost terminal: an exception while nothing runs on the nodes, an event once something does."""
 
 from __future__ import annotations
 
 import queue
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from orchestrator.diagnosis.events import Event, Kind
+from orchestrator.node import clock
 
 
 class Terminated(KeyboardInterrupt):
@@ -21,18 +21,21 @@ class Signals:
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[Event] | None = None
+        self.background = False
+        """Nobody sits before this process: a signal ends it, and the run goes on for the next one to take over."""
 
     def take(self, number: int, frame: FrameType | None) -> None:
         """Be the signal handler."""
         del frame
-        if self._events is not None:
-            # SimpleQueue.put may be called from a handler that interrupts another put.
-            kind: Kind = "interrupt" if number == signal.SIGINT else "terminate"
-            self._events.put(Event(kind=kind, time=time.time()))
-        elif number == signal.SIGTERM:
-            raise Terminated
-        else:
-            raise KeyboardInterrupt
+        if self._events is None:
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+        if number == signal.SIGHUP:
+            # The terminal is gone, not the run.
+            self.background = True
+            return
+        kind: Kind = "interrupt" if number == signal.SIGINT else "terminate"
+        # SimpleQueue.put may be called from a handler that interrupts another put.
+        self._events.put(Event(kind="leave" if self.background else kind, time=clock.now()))
 
     @contextmanager
     def as_events(self, events: queue.SimpleQueue[Event]) -> Iterator[None]:
@@ -53,9 +56,12 @@ class Signals:
 
 @contextmanager
 def caught_signals() -> Iterator[Signals]:
-    """Take SIGINT and SIGTERM for the time of a block."""
+    """Take SIGINT, SIGTERM and SIGHUP for the time of a block."""
     signals = Signals()
-    before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        wanted.append(signal.SIGHUP)
+    before = {number: signal.signal(number, signals.take) for number in wanted}
     try:
         yield signals
     finally:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError, LinkLostError, NodeError
 from orchestrator.plan.environment import CLEARED
-from orchestrator.transport import Channel, Link
+from orchestrator.transport import Channel
 from orchestrator.transport.fanout import fan_out
 from orchestrator.values import NodePlan, Plan
+
+if TYPE_CHECKING:
+    from orchestrator.phases.ground import Ground
+    from orchestrator.settings import Settings
 
 READY_S = 60.0
 
 
-def build_order(plan: Plan, node: NodePlan, config_text: str | None) -> dict[str, Any]:
+def build_order(plan: Plan, node: NodePlan, settings: Settings) -> dict[str, Any]:
     """Build what one node is told; argv and environment travel as data and are never parsed by a shell."""
     return {
         "run_id": plan.run_id,
@@ -23,15 +27,20 @@ def build_order(plan: Plan, node: NodePlan, config_text: str | None) -> dict[str
         "run_folder": node.run_folder,
         "workdir": node.workdir,
         "processes": node.processes,
+        "gpu_memory": dict(node.gpu_memory),
+        "first_rank": node.first_rank,
         "grace_s": plan.grace_s,
-        "config": config_text,
+        "failure_grace_s": plan.failure_grace_s,
+        "lease_s": settings.lease_s if settings.on_disconnect == "stop" else 0.0,
+        "log_space_mib": settings.log_space_mib,
+        "config": settings.config_text,
         "argv": list(node.argv),
         "env": {variable.name: variable.value for variable in node.env},
         "cleared": list(CLEARED),
     }
 
 
-def start_supervisors(links: Sequence[Link], plan: Plan, config_text: str | None, width: int) -> list[Channel]:
+def start_supervisors(ground: Ground, plan: Plan) -> list[Channel]:
     """Give every node its supervisor and its order; nothing runs yet.
 
     Raises:
@@ -40,13 +49,13 @@ def start_supervisors(links: Sequence[Link], plan: Plan, config_text: str | None
     opened: dict[int, Channel] = {}
 
     def start(node: NodePlan) -> Channel:
-        channel = links[node.node_rank].open("start", build_order(plan, node, config_text))
+        channel = ground.links[node.node_rank].open("start", build_order(plan, node, ground.settings))
         opened[node.node_rank] = channel
         _wait_ready(channel, node)
         return channel
 
     try:
-        return fan_out(start, plan.nodes, width)
+        return fan_out(start, plan.nodes, ground.settings.fanout)
     except BaseException:
         # Closing its channel before "go" tells a node that the start was called off.
         for channel in list(opened.values()):

@@ -1,43 +1,79 @@
-"""Stops a run from outside: every node is asked, and each one proves that nothing is left."""
+"""Stops a run from outside: through its controller, or every node is asked, and each one proves that nothing is left."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError
-from orchestrator.phases.connect import connect
-from orchestrator.transport.fanout import fan_out
+from orchestrator.phases.connect import connect_each
+from orchestrator.phases.control import ask_controller
+from orchestrator.transport.fanout import try_all
 from orchestrator.values import Node, StopReport
 
 if TYPE_CHECKING:
+    from orchestrator.phases.known_runs import KnownRun
     from orchestrator.settings import Settings
 
 EXTRA_S = 60.0
 """Beyond the grace: a supervisor that hangs costs 25 s, a process in the kernel 10 s, twice."""
 
 
-def stop_run(nodes: Sequence[Node], settings: Settings, run_id: str) -> list[StopReport]:
-    """Stop one run on all its nodes, TERM, grace, KILL; a node that cannot be asked is reported, not raised."""
+def stop_known(known: KnownRun, settings: Settings) -> list[StopReport]:
+    """Stop one run by the shortest way: its controller has open links; nodes it has lost, or all, are asked from here."""
+    order = {"op": "stop", "grace_s": settings.grace_s}
+    answer = ask_controller(known, order, settings.grace_s + EXTRA_S + 10.0)
+    told = {int(one["node_rank"]): one for one in (answer or {}).get("nodes", []) if one["final"]}
+    missing = [node_rank for node_rank in range(len(known.nodes)) if node_rank not in told]
+    asked = stop_run([known.nodes[node_rank] for node_rank in missing], settings, known.run_id, missing)
+    reports = [*asked, *(_report(node_rank, one["node"], one["final"]) for node_rank, one in told.items())]
+    return sorted(reports, key=lambda report: report.node_rank)
 
-    def stop(node_rank: int) -> StopReport:
-        node = nodes[node_rank]
-        request = {"run_id": run_id, "node_rank": node_rank, "grace_s": settings.grace_s}
+
+def stop_run(
+    nodes: Sequence[Node], settings: Settings, run_id: str, node_ranks: Sequence[int] | None = None
+) -> list[StopReport]:
+    """Stop one run on nodes, TERM, grace, KILL; a node that cannot be asked is reported, not raised.
+
+    Without node_ranks, the place of a node in the list is its rank.
+    """
+    ranks = range(len(nodes)) if node_ranks is None else node_ranks
+    links, errors = connect_each(nodes, settings)
+
+    def stop(place: int) -> dict[str, Any]:
+        request = {"run_id": run_id, "node_rank": ranks[place], "grace_s": settings.grace_s}
+        with_link = links[place]
         try:
-            link = connect([node], settings)[0]
-            try:
-                answer = link.call("kill", request, settings.grace_s + EXTRA_S)
-            finally:
-                link.close()
-        except AortaError as error:
-            return StopReport(node_rank=node_rank, node=node.name, found=False, error=error.what)
-        return StopReport(
-            node_rank=node_rank,
-            node=node.name,
-            found=bool(answer["found"]),
-            stopped=int(answer["stopped"]),
-            killed=int(answer["killed"]),
-            survivors=tuple((int(left["pid"]), str(left["command"])) for left in answer["survivors"]),
-        )
+            return with_link.call("kill", request, settings.grace_s + EXTRA_S)
+        finally:
+            with_link.close()
 
-    return fan_out(stop, range(len(nodes)), settings.fanout)
+    reached = sorted(links)
+    answers, failed = try_all(stop, reached, settings.fanout)
+    errors = {**errors, **{reached[at]: error for at, error in failed.items()}}
+    reports = [_report(ranks[reached[at]], nodes[reached[at]].name, answer) for at, answer in answers.items()]
+    reports += [_unasked(ranks[place], nodes[place].name, error) for place, error in errors.items()]
+    return sorted(reports, key=lambda report: report.node_rank)
+
+
+def _unasked(node_rank: int, name: str, error: AortaError) -> StopReport:
+    return StopReport(node_rank=node_rank, node=name, found=False, error=error.what)
+
+
+def _report(node_rank: int, name: str, answer: Mapping[str, Any]) -> StopReport:
+    return StopReport(
+        node_rank=node_rank,
+        node=name,
+        found=bool(answer.get("found", True)),
+        stopped=int(answer.get("stopped", 0)),
+        killed=int(answer["killed"]),
+        survivors=tuple((int(left["pid"]), str(left["command"])) for left in answer["survivors"]),
+        gpus_held=read_held(answer),
+        gpus_why=str(answer.get("gpus_why", "")),
+    )
+
+
+def read_held(answer: Mapping[str, Any]) -> tuple[tuple[int, int], ...] | None:
+    """Read which GPUs hold more than before the run out of a kill's answer or a node's last word; None: not compared."""
+    held = answer.get("gpus")
+    return None if held is None else tuple((int(gpu["gpu"]), int(gpu["held_mib"])) for gpu in held)

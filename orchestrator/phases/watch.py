@@ -5,16 +5,27 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event, Order
+from orchestrator.node import clock
 from orchestrator.phases.reader import NodeReader
 
 TICK_S = 0.2
 FIRST_WORD_S = 0.4
 """A rank's last words are on their way when its end is known: this long we wait before we quote them."""
+
+Stage = Literal["started", "met", "running", "stopping"]
+END_STATES = {
+    "interrupt": "killed",
+    "terminate": "killed",
+    "kill": "killed",
+    "elsewhere": "killed",
+    "time limit": "timed out",
+}
+"""How a node ends that is stopped for a cause; for another one it is just stopped."""
 
 
 @dataclass
@@ -28,54 +39,83 @@ class Watch:
     say: Callable[[str], None]
     first_words: Callable[[], str]
     """Says what broke first, once the decider has stopped the run for a failure."""
-    on_running: Callable[[], None]
-    """Called once: the agents have met, or never will."""
+    on_stage: Callable[[Stage], None]
+    """Called once for each: every agent runs; the agents have met, or never will; all ranks run; a stop was ordered."""
     time_limit_s: float | None
+    stages: set[Stage] = field(default_factory=set)
 
 
-def watch(watched: Watch) -> None:
-    """Run the loop until every node has said its last word and every log byte is here."""
+def watch(watched: Watch) -> bool:
+    """Run the loop until every node has said its last word and every log byte is here; False when told to leave."""
     limit = None if watched.time_limit_s is None else time.monotonic() + watched.time_limit_s
     user_stops = 0
-    quoted = met = False
+    quoted = False
     while not (watched.decider.over and not any(reader.is_alive() for reader in watched.readers)):
         event = _next(watched.events)
+        if event.kind == "leave":
+            return False
         if event.kind in ("interrupt", "terminate"):
             user_stops += 1
             _let_go(watched, user_stops)
         if limit is not None and time.monotonic() > limit:
             limit = None
-            _do(watched, Event(kind="time_limit", time=time.time()))
+            _do(watched, Event(kind="time_limit", time=clock.now()))
         _do(watched, event)
         if event.kind == "suspect" and user_stops > 1:
             _let_go(watched, user_stops)
         quoted = quoted or _quote(watched, event.time)
-        if not met and (watched.decider.history.all_seen or watched.decider.history.agent_exits):
-            met = True
-            watched.on_running()
+        _tell_stages(watched)
     if not quoted and watched.decider.history.stop_cause == "failure":
         watched.say(watched.first_words())
+    return True
+
+
+def _tell_stages(watched: Watch) -> None:
+    history = watched.decider.history
+    reached: dict[Stage, bool] = {
+        "started": len(history.agents) == len(history.plan.nodes),
+        "met": history.all_seen or bool(history.agent_exits),
+        "running": history.all_seen,
+        "stopping": history.stop_cause is not None,
+    }
+    for stage, there in reached.items():
+        if there and stage not in watched.stages:
+            watched.stages.add(stage)
+            watched.on_stage(stage)
 
 
 def _next(events: queue.SimpleQueue[Event]) -> Event:
     try:
         return events.get(timeout=TICK_S)
     except queue.Empty:
-        return Event(kind="tick", time=time.time())
+        return Event(kind="tick", time=clock.now())
 
 
 def _do(watched: Watch, event: Event) -> None:
     if event.kind != "tick":
         watched.note(event)
-    for order in watched.decider.take(event):
+    history = watched.decider.history
+    stopped_before = history.stop_cause
+    orders = watched.decider.take(event)
+    if history.stop_cause is not None and stopped_before is None and event.kind != "stop":
+        # On the disk before anybody is stopped: whoever takes the run over has to know why it was.
+        grace_s = max((order.grace_s for order in orders if order.stop), default=0.0)
+        data = {"cause": history.stop_cause, "detail": history.stop_detail, "grace_s": grace_s}
+        node_rank = -1 if history.stop_node is None else history.stop_node
+        watched.note(Event(kind="stop", time=history.stop_time or event.time, node_rank=node_rank, data=data))
+    for order in orders:
         _obey(watched, order)
+
+
+def build_stop(cause: str, grace_s: float) -> Mapping[str, Any]:
+    """Build the order that stops a node."""
+    return {"op": "stop", "grace_s": grace_s, "reason": cause, "state": END_STATES.get(cause, "stopped")}
 
 
 def _obey(watched: Watch, order: Order) -> None:
     if order.say:
         watched.say(order.say)
-    cause = watched.decider.history.stop_cause or ""
-    wire: Mapping[str, Any] = {"op": "stop", "grace_s": order.grace_s, "reason": cause}
+    wire = build_stop(watched.decider.history.stop_cause or "", order.grace_s)
     for node_rank in order.stop:
         watched.readers[node_rank].order(wire)
 

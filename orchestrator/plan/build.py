@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import NotReadyError
 from orchestrator.plan.environment import build_env, build_run_values
+from orchestrator.plan.gpus import build_gpu_memory
 from orchestrator.plan.paths import NodePaths, file_name
 from orchestrator.plan.placeholders import replace_placeholders, speaks_for_config
 from orchestrator.plan.ranks import build_first_ranks, count_all
@@ -158,6 +159,7 @@ def _build_node(run: _Run, seat: _Seat) -> NodePlan:
             run=identity,
             placeholders=named,
         ),
+        gpu_memory=build_gpu_memory(seat.node, seat.facts, run.settings.nproc_per_node, run.env),
     )
 
 

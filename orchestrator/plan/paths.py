@@ -24,6 +24,16 @@ class ExperimentPaths:
         return self.root / "events.jsonl"
 
     @property
+    def launch_log(self) -> Path:
+        """What the launcher said, whoever was there to hear it."""
+        return self.root / "launch.log"
+
+    @property
+    def notes_jsonl(self) -> Path:
+        """What people noted on the run; a file of its own, so that nothing else writes to it."""
+        return self.root / "notes.jsonl"
+
+    @property
     def config_yaml(self) -> Path:
         """The config as used."""
         return self.root / "config.yaml"
@@ -77,6 +87,15 @@ class ExperimentPaths:
     def agent_err(self, node_rank: int) -> Path:
         """The agent's stderr."""
         return self.logs / f"agent_{node_rank}.err"
+
+    @property
+    def gaps_json(self) -> Path:
+        """What of the log files was dropped on the nodes before it could be fetched."""
+        return self.logs / "gaps.json"
+
+    def log_times(self, name: str) -> Path:
+        """When the bytes of a log file came."""
+        return self.logs / "times" / name
 
     def error_file(self, rank: int) -> Path:
         """The error file of one rank."""

@@ -14,9 +14,22 @@ import pytest
 from orchestrator.phases import rsync
 from orchestrator.phases.push import Pushed, push_code
 from orchestrator.settings import Settings
-from orchestrator.transport import Link
+from orchestrator.transport import Channel, Link
 from orchestrator.transport.local import LocalLink
 from orchestrator.values import Node
+
+
+class CountedChannel:
+    """A channel that notes the acts that are asked for."""
+
+    def __init__(self, channel: Channel, acts: list[str]) -> None:
+        self.acts = acts
+        self.read, self.close = channel.read, channel.close
+        self._send = channel.send
+
+    def send(self, order: Mapping[str, Any]) -> None:
+        self.acts.append(order["act"])
+        self._send(order)
 
 
 class CountedLink(LocalLink):
@@ -28,9 +41,10 @@ class CountedLink(LocalLink):
         self.pythons = (sys.executable,)
         self.acts: list[str] = []
 
-    def call(self, program: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         self.acts.append(request["act"])
-        return super().call(program, {**request, "workdir": str(self.folder)}, timeout_s)
+        named = {**request, "workdir": str(self.folder), "other": ""}
+        return CountedChannel(super().open(program, named), self.acts)
 
 
 class Room:

@@ -37,8 +37,11 @@ class Actions(types.ModuleType):
     def check(self, given: Any) -> int:
         return self._answer("check", given)
 
-    def kill(self, given: Any, run: str | None, all_runs: bool, yes: bool) -> int:  # noqa: FBT001 - the seam's words
-        return self._answer("kill", given, run, all_runs, yes)
+    def kill(self, given: Any, *words: object) -> int:
+        return self._answer("kill", given, *words)
+
+    def attach(self, given: Any, run: str | None) -> int:
+        return self._answer("attach", given, run)
 
 
 @pytest.fixture
@@ -87,7 +90,11 @@ def test_verbs(actions: Actions) -> None:
     assert main(["kill", "--all"]) == 3
     (_, checked), (_, _, *one), (_, _, *every) = actions.called
     assert (checked.nodes, checked.verbosity, checked.checks_skip) == (Path("f"), -1, ("gpu", "disk"))
-    assert (one, every) == (["run-1", False, True], [None, True, False])
+    assert (one, every) == (["run-1", False, True, None], [None, True, False, None])
+    assert main(["kill", "run-1", "--signal", "USR1"]) == 3
+    assert actions.called[-1][2:] == ("run-1", False, False, "USR1")
+    assert main(["attach", "run-1", "--ranks", "all"]) == 3
+    assert (actions.called[-1][0], actions.called[-1][2]) == ("attach", "run-1")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None)

@@ -156,6 +156,7 @@ def test_a_second_collection_brings_the_newer_content(tmp_path: Path) -> None:
         (12, "closed (99 bytes received so far) [Receiver]", "broke off", "still there"),
         (11, "", "a file could not be written", "quota"),
         (255, "ssh: Could not resolve hostname x", "reached for control but not for rsync", "ssh_config"),
+        (255, "@@@@@@\n@  WARNING: IT HAS CHANGED!   @\n@@@@@@\n", ": WARNING: IT HAS CHANGED!", "ssh_config"),
         (2, "protocol version mismatch -- is your shell clean?", "login shell", ".bashrc"),
         (30, "rsync error: timeout in data send/receive (code 30)", "nothing moved", "link"),
         (23, 'rsync: mkstemp "/x/.a" failed: Permission denied (13)', "no permission", "writable"),

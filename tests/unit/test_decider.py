@@ -179,3 +179,47 @@ def test_an_interrupted_run_with_a_node_that_could_not_be_asked_is_no_clean_end(
     verdict = story.verdict()
     assert verdict.exit_code == 1
     assert "node1 could not be asked" in verdict.cause
+
+
+def test_a_kill_stops_with_its_own_grace_and_ends_with_143() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    assert [(order.stop, order.grace_s) for order in story.tell("kill", grace_s=7.0)] == [((0, 1), 7.0)]
+    assert [(order.stop, order.grace_s) for order in story.tell("kill", grace_s=1.0)] == [((0, 1), 1.0)]
+    for node_rank in (0, 1):
+        story.node_ends(node_rank, code=1, state="killed", after_stop=True, reason="kill")
+    verdict = story.verdict()
+    assert (verdict.state, verdict.exit_code, verdict.cause) == ("killed", 143, "stopped by aorta-launch kill")
+
+
+def test_a_run_that_was_being_stopped_is_taken_over_with_its_reason() -> None:
+    story = Story(1, 1)
+    story.tell("stop", 1, cause="failure", detail="rank 1 failed")
+    story.all_run()
+    assert story.rank_ends(1, code=3) == [], "no second reason"
+    story.node_ends(1, code=1, state="stopped", after_stop=True, reason="failure")
+    story.node_ends(0, code=1, state="stopped", after_stop=True, reason="failure")
+    verdict = story.verdict()
+    assert (verdict.state, verdict.exit_code) == ("failed", 1)
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.rank == 1
+
+
+def test_a_node_that_tells_why_it_had_been_stopped_is_believed() -> None:
+    story = Story(1, 1)
+    story.tell("agent", 1, pid=1)
+    story.node_ends(1, code=1, state="timed out", after_stop=True, reason="time limit")
+    (order,) = (order for order in story.orders if order.stop)
+    assert order.stop == (0,)
+    story.node_ends(0, code=1, state="timed out", after_stop=True, reason="time limit")
+    assert (story.verdict().state, story.verdict().exit_code) == ("timed out", 124)
+
+
+def test_a_node_that_ended_itself_without_a_controller_is_a_failure() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    (order,) = story.rank_ends(1, code=3)
+    assert order.stop == (0, 1)
+    story.node_ends(1, code=1, state="failed", after_stop=True, reason="rank 1 failed, and no controller was there")
+    story.node_ends(0, code=1, state="stopped", after_stop=True, reason="failure")
+    assert story.verdict().state == "failed"

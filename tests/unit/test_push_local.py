@@ -47,7 +47,7 @@ def test_a_first_push_brings_everything_and_the_second_is_one_round_trip(room: R
         assert not os.access(folder / "pkg/mod.py", os.X_OK)
         assert str((folder / "latest").readlink()) == "pkg/mod.py"
     again = room.push(a, b)
-    assert (room.copies, a.acts, b.acts) == ([], ["inspect"], ["inspect"])
+    assert (room.copies, a.acts, b.acts) == ([], ["inspect", "keep"], ["inspect", "keep"])
     assert (again.tree_hash, again.folders_pushed) == (pushed.tree_hash, 0)
 
 

@@ -39,3 +39,20 @@ def test_the_handlers_of_before_come_back() -> None:
     with caught_signals():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_lost_terminal_leaves_the_run_and_then_a_signal_leaves_us_out() -> None:
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    with caught_signals() as signals:
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGHUP)
+        with signals.as_events(events):
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.background
+            assert events.empty()
+            signal.raise_signal(signal.SIGTERM)
+    assert events.get_nowait().kind == "leave"
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with caught_signals():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, "nohup"
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

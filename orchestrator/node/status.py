@@ -1,0 +1,21 @@
+"""Answers how one run stands on this node; asks its files and the process table, and needs no supervisor."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict
+
+from orchestrator.node import report, runfolder
+from orchestrator.node.wire import Wire
+
+
+def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
+    """Answer with the report of a run folder; request: {"run_folder"} or {"run_id", "node_rank"}."""
+    del modules
+    folder = request.get("run_folder") or os.path.join(
+        os.path.expanduser("~"), ".aorta", "runs", request["run_id"], str(request["node_rank"])
+    )
+    if runfolder.read_status(folder) is None:
+        wire.send({"error": f"no run in {folder}", "remedy": "it never started there, or was pruned"})
+        return
+    wire.send(report.build_report(folder))

@@ -1,0 +1,181 @@
+"""Takes a run over whose controller is gone: follows it from what is on the disk here to its verdict."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.diagnosis.decider import Decider
+from orchestrator.diagnosis.events import Event
+from orchestrator.node import clock
+from orchestrator.output.events import EventLog
+from orchestrator.output.kill_text import is_clean, render_kill
+from orchestrator.phases.connect import connect, connect_each
+from orchestrator.phases.controller import Controller
+from orchestrator.phases.finish import bring_home, finish
+from orchestrator.phases.follow import Desk, event_key, follow
+from orchestrator.phases.known_runs import reach_settings
+from orchestrator.phases.logstore import LogStore
+from orchestrator.phases.reader import NodeReader
+from orchestrator.phases.record import Record, now_utc
+from orchestrator.phases.saved_run import read_saved_run
+from orchestrator.phases.stop import stop_run
+from orchestrator.phases.watch import build_stop
+from orchestrator.values import Exit
+
+if TYPE_CHECKING:
+    from orchestrator.output.console import Talk
+    from orchestrator.phases.known_runs import KnownRun
+    from orchestrator.phases.saved_run import SavedRun
+    from orchestrator.phases.signals import Signals
+    from orchestrator.plan.paths import ExperimentPaths
+    from orchestrator.settings import Settings
+    from orchestrator.transport import Link
+    from orchestrator.values import NodePlan, Plan
+
+
+def take_over(known: KnownRun, settings: Settings, talk: Talk, signals: Signals, ready: Callable[[], None]) -> int:
+    """Control a run to its verdict and give the exit code; `ready` is called once it is ours, or another one's.
+
+    Raises:
+        UsageError: there is no record of the run.
+    """
+    saved = read_saved_run(known)
+    record = Record.again(saved.paths, known.entry, saved.document)
+    controller = Controller(record, signals)
+    with ExitStack() as undo:
+        if not controller.open():
+            ready()
+            return int(Exit.DONE)
+        undo.callback(controller.close)
+        # What the one before us wrote last, it may have written while we came.
+        saved = read_saved_run(known)
+        record.document.update(saved.document)
+        with suppress(OSError):
+            talk.keep_in(saved.paths.launch_log)
+        ready()
+        seat = Seat(reach_settings(settings, known, known.control), talk, signals, record, controller, undo)
+        return complete(saved, seat)
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What the new controller sits on."""
+
+    settings: Settings
+    talk: Talk
+    signals: Signals
+    record: Record
+    controller: Controller
+    undo: ExitStack
+
+
+def complete(saved: SavedRun, seat: Seat) -> int:
+    """Do what is left to do for a run, from wherever it was left."""
+    plan, verdict = saved.plan, saved.verdict
+    if verdict is not None and plan is not None:
+        if saved.complete:
+            return verdict.exit_code
+        links, _ = connect_each(saved.known.nodes, seat.settings)
+        everyone = [links.get(node.node_rank) for node in plan.nodes]
+        return bring_home(everyone, seat.settings, plan, verdict, seat.record, seat.talk)
+    if plan is None or saved.went is None:
+        return call_off(saved, seat)
+    return follow_on(saved, plan, saved.went, seat)
+
+
+def call_off(saved: SavedRun, seat: Seat) -> int:
+    """Undo a start that its launcher did not live to complete."""
+    seat.talk.say(f"the launcher of {saved.known.run_id} was killed before every node was told to start; undoing it")
+    reports = stop_run(saved.known.nodes, seat.settings, saved.known.run_id)
+    seat.talk.say(render_kill(reports))
+    if not is_clean(reports):
+        return int(Exit.FAILED)
+    seat.record.end_without_start("the launcher was killed before every node was told to start; nothing is left")
+    return int(Exit.NOT_READY)
+
+
+def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
+    """Follow a run that is under way; every log byte comes once, and what is known is not told again."""
+    settings, record = seat.settings, seat.record
+    seat.talk.say(f"taking {plan.run_id} over")
+    links, _ = connect_each([node.node for node in plan.nodes], settings)
+    log = EventLog(saved.paths.events_jsonl)
+    seat.undo.callback(log.close)
+    log.record("taken_over")
+    record.document.setdefault("taken_over", []).append(now_utc())
+    limit = settings.timeout_s
+    desk = Desk(
+        paths=saved.paths,
+        log=log,
+        show=lambda *_: None,
+        talk=seat.talk,
+        controller=seat.controller,
+        time_limit_s=None if limit is None else max(0.0, went + limit - clock.now()),
+    )
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    readers = build_readers(saved, plan, links, settings, events)
+    decider = Decider(plan, started=went, join_limit_s=settings.join_timeout_s)
+    for document in read_events(saved.paths):
+        desk.noted.add(event_key(document))
+        if document["kind"] == "stop":
+            data = {"cause": document["cause"], "detail": document["detail"]}
+            decider.take(
+                Event(kind="stop", time=document["at"], node_rank=int(document.get("node_rank", -1)), data=data)
+            )
+            for reader in readers:
+                reader.order(build_stop(document["cause"], float(document["grace_s"])))
+
+    def note(stage: str) -> None:
+        if stage in ("running", "stopping"):
+            record.write(state=stage)
+
+    with seat.signals.as_events(events):
+        followed = follow(desk, decider, readers, events, note)
+    if followed is None:
+        return int(Exit.DONE)
+    return finish([reader.link for reader in readers], settings, plan, followed.verdict, record, desk, seat.signals)
+
+
+def build_readers(
+    saved: SavedRun, plan: Plan, links: dict[int, Link], settings: Settings, events: queue.SimpleQueue[Event]
+) -> list[NodeReader]:
+    """Build one reader a node; those that are not reached go on trying."""
+
+    def reopen(node: NodePlan) -> Link:
+        return connect([node.node], settings)[0]
+
+    return [
+        NodeReader(
+            plan=plan,
+            node=node,
+            link=links.get(node.node_rank),
+            channel=None,
+            store=LogStore(node, saved.paths, lambda *_: None),
+            events=events,
+            reopen=reopen,
+            lost_after_s=settings.lost_after_s,
+            clock_offset_s=saved.clock_offsets.get(node.node_rank, 0.0),
+        )
+        for node in plan.nodes
+    ]
+
+
+def read_events(paths: ExperimentPaths) -> list[dict[str, Any]]:
+    """Read what has been written down of the latest attempt; a last line that is torn is left out."""
+    events: list[dict[str, Any]] = []
+    try:
+        lines = paths.events_jsonl.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        with suppress(ValueError):
+            event = json.loads(line)
+            if event["kind"] == "attempt":
+                events.clear()
+            events.append(event)
+    return events

@@ -1,0 +1,270 @@
+"""The live view of a run that another process controls: its log files and its launcher's words, as they grow."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import AortaError
+from orchestrator.output.console import wants_color
+from orchestrator.output.screen import LogScreen, parse_ranks
+from orchestrator.phases.attend import ensure_controller, open_watch
+from orchestrator.phases.control import ask_controller, has_controller
+from orchestrator.phases.finish import say_verdict
+from orchestrator.phases.logview import LogFile, LogTail, choose_files, list_files, render_piece
+from orchestrator.phases.saved_run import SavedRun, read_saved_run
+from orchestrator.values import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.output.console import Talk
+    from orchestrator.phases.known_runs import KnownRun
+    from orchestrator.settings import Settings
+
+POLL_S = 0.1
+LAST_BYTES = 2000
+"""So much of each rank's output before now is shown again."""
+TAKEOVERS = 20
+"""A controller that ends without a verdict so often in a row has a bug of ours."""
+EXTRA_S = 90.0
+
+
+class Detached(Exception):  # noqa: N818 - no error: the user leaves, the run stays
+    """Whoever watched has left; the run goes on."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class View:
+    """Which run is shown to whom."""
+
+    known: KnownRun
+    settings: Settings
+    talk: Talk
+
+
+def watch_run(view: View) -> int:
+    """Show a run until it is over and give its exit code; one without a controller gets a new one.
+
+    Raises:
+        AortaError: no controller can be started, or each one ends at once.
+    """
+    known, talk = view.known, view.talk
+    saved = read_saved_run(known)
+    if saved.complete and not has_controller(known.run_id):
+        return tell_end(saved, talk)
+    screen = Screens(view)
+    with caught_keys() as keys:
+        for _ in range(TAKEOVERS):
+            if ensure_controller(known, view.settings, talk):
+                talk.say(f"{known.run_id} had no controller; a new one has taken it over")
+            client = open_watch(known)
+            try:
+                if client is not None:
+                    with client:
+                        show_until_end(client, screen, keys, view)
+                wait_released(known, screen, keys, view)
+            except Detached as left:
+                screen.close()
+                talk.say(f"{known.run_id} goes on · aorta-launch attach {known.run_id} shows it again")
+                return left.exit_code
+            saved = read_saved_run(known)
+            if saved.verdict is not None or saved.state == "not started":
+                screen.show()
+                screen.close()
+                return exit_code_of(saved)
+    raise AortaError(what="its controllers end at once", where=known.run_id, remedy=f"see {saved.paths.launch_log}")
+
+
+def tell_end(saved: SavedRun, talk: Talk) -> int:
+    """Say how a run ended that has been over for a while."""
+    if saved.verdict is not None and saved.plan is not None:
+        say_verdict(talk, saved.verdict, saved.plan, saved.paths.root)
+    else:
+        talk.insist(f"{saved.known.run_id} was not started: {saved.document.get('error', 'no reason is known')}")
+    return exit_code_of(saved)
+
+
+def exit_code_of(saved: SavedRun) -> int:
+    """Give the exit code that a run's record tells."""
+    return saved.verdict.exit_code if saved.verdict is not None else int(Exit.NOT_READY)
+
+
+class Screens:
+    """Reads on where it stopped: what the launcher says goes to stderr, what the ranks write to stdout."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        root = Path(view.known.experiment)
+        saved = read_saved_run(view.known)
+        self._said = LogTail(_plain_file(saved.paths.launch_log), _size(saved.paths.launch_log))
+        self._root = root
+        self._tails: list[LogTail] = []
+        self._screen: LogScreen | None = None
+        self._attempt = 0
+
+    def show(self) -> None:
+        """Show what is new."""
+        self._open()
+        for piece in self._said.pieces():
+            if isinstance(piece, bytes):
+                if self._screen is not None:
+                    self._screen.hide_state()
+                sys.stderr.write(piece.decode("utf-8", "replace"))
+                sys.stderr.flush()
+        for tail in self._tails:
+            for piece in tail.pieces():
+                assert self._screen is not None
+                self._screen.feed(tail.file.node_rank, tail.file.rank, tail.file.stream, render_piece(piece))
+
+    def close(self) -> None:
+        """Show the lines that did not end."""
+        if self._screen is not None:
+            self._screen.hide_state()
+            self._screen.flush()
+
+    def _open(self) -> None:
+        """Open the log files once the run is planned, and those of a new attempt."""
+        saved = read_saved_run(self._view.known)
+        if saved.plan is None or saved.plan.attempt == self._attempt:
+            return
+        settings = self._view.settings
+        first, self._attempt = self._attempt == 0, saved.plan.attempt
+        own = str(self._view.known.control.get("ranks", settings.ranks))
+        text = settings.ranks if settings.origins.get("ranks", "default") != "default" else own
+        ranks = parse_ranks(text, saved.plan.world_size)
+        files = choose_files(list_files(saved.document["plan"], saved.paths), ranks, None, "both")
+        files = [file for file in files if file.rank is not None]
+        self._tails = [LogTail(file, _last_lines(file.path) if first else 0) for file in files]
+        if self._screen is None:
+            terminal = sys.stdout.isatty()
+            self._screen = LogScreen(
+                sys.stdout.buffer,
+                ranks=ranks,
+                world_size=saved.plan.world_size,
+                terminal=terminal,
+                color=wants_color(settings.color, os.environ, terminal=terminal),
+                width=shutil.get_terminal_size().columns,
+            )
+
+
+def _plain_file(path: Path) -> LogFile:
+    # It has no gaps and no times: names that are not there.
+    return LogFile(path=path, times=path / "times", gaps=path / "gaps", node_rank=-1, rank=None, stream="err")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _last_lines(path: Path) -> int:
+    """Find where the last few whole lines of a file begin."""
+    size = _size(path)
+    begin = max(0, size - LAST_BYTES)
+    if begin == 0:
+        return 0
+    with path.open("rb") as file:
+        file.seek(begin)
+        _, newline, rest = file.read(size - begin).partition(b"\n")
+    return size - len(rest) if newline else begin
+
+
+class Keys:
+    """The signals that came, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.pressed: list[int] = []
+
+    def take(self, number: int, frame: object) -> None:
+        """Be the signal handler."""
+        del frame
+        self.pressed.append(number)
+
+
+@contextmanager
+def caught_keys() -> Iterator[Keys]:
+    """Collect SIGINT, SIGTERM and SIGHUP for the time of a block."""
+    keys = Keys()
+    before = {number: signal.signal(number, keys.take) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield keys
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def show_until_end(client: socket.socket, screen: Screens, keys: Keys, view: View) -> None:
+    """Show the run until its controller closes the connection, and heed the keys meanwhile."""
+    while True:
+        screen.show()
+        if keys.pressed:
+            heed(keys, screen, view)
+        ready, _, _ = select.select([client], [], [], POLL_S)
+        if ready and not client.recv(1 << 16):
+            return
+
+
+def wait_released(known: KnownRun, screen: Screens, keys: Keys, view: View) -> None:
+    """Wait until the controller has ended; it may still bring the outputs home."""
+    while has_controller(known.run_id):
+        screen.show()
+        if keys.pressed:
+            heed(keys, screen, view)
+        time.sleep(POLL_S)
+
+
+def heed(keys: Keys, screen: Screens, view: View) -> None:
+    """Do what a key press means: ask at a terminal, else leave.
+
+    Raises:
+        Detached: the run is left to itself.
+    """
+    number = keys.pressed.pop(0)
+    if number != signal.SIGINT or not sys.stdin.isatty():
+        raise Detached(128 + number)
+    screen.close()
+    choice = ask_choice(view.known.run_id)
+    keys.pressed.clear()
+    if choice == "d":
+        raise Detached(int(Exit.DONE))
+    if choice == "s":
+        order = {"op": "stop", "how": "interrupt", "grace_s": view.settings.grace_s}
+        # It answers when all is over; meanwhile we go on showing how it ends.
+        limit_s = view.settings.grace_s + EXTRA_S
+        threading.Thread(target=ask_controller, args=(view.known, order, limit_s), daemon=True).start()
+
+
+def ask_choice(run_id: str) -> str:
+    """Ask what Ctrl-C was meant for; whoever presses it once more, or closes the terminal, leaves."""
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        while True:
+            sys.stderr.write(f"\n{run_id}: [s]top it on every node, [d]etach and let it run, or [g]o on watching? ")
+            sys.stderr.flush()
+            answer = sys.stdin.readline()
+            word = answer.strip().lower()[:1]
+            if not answer:
+                return "d"
+            if word in ("s", "d", "g"):
+                return word
+    except KeyboardInterrupt:
+        return "d"
+    finally:
+        signal.signal(signal.SIGINT, interrupted)

@@ -1,0 +1,15 @@
+"""The launch host: its terminal, its launcher, its disk: rows of docs/faults.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fault_table import LAUNCH_HOST, Fault, parametrize, play
+
+pytestmark = pytest.mark.namespaces
+
+
+@parametrize(LAUNCH_HOST)
+def test_fault(fault: Fault, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    play(fault, lambda: request.getfixturevalue("nodes3"), tmp_path)

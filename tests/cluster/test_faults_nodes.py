@@ -1,0 +1,15 @@
+"""Disks, HOME, clocks and power of nodes: rows of docs/faults.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fault_table import NODES, Fault, parametrize, play
+
+pytestmark = pytest.mark.namespaces
+
+
+@parametrize(NODES)
+def test_fault(fault: Fault, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    play(fault, lambda: request.getfixturevalue("nodes3"), tmp_path)

@@ -1,0 +1,251 @@
+"""Launches that meet at one code folder: who waits, who is refused, and what a supervisor finds afterwards."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from push_room import Room, code_of
+
+from orchestrator.errors import PushError
+from orchestrator.node import claim, processes
+from orchestrator.phases.push import Pushed, push_code
+from orchestrator.phases.record import begin_experiment
+from orchestrator.settings import Settings
+from orchestrator.transport.local import LocalLink
+from orchestrator.values import Node
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
+    room = Room(tmp_path, monkeypatch)
+    room.write("train.py")
+    return room
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A HOME of the test's own, which the programs on this machine see too."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Callable[[Path, str], None]]:
+    """Hold the ticket of a run as its supervisor does."""
+    handles = []
+
+    def hold(folder: Path, run_id: str) -> None:
+        handles.append(claim.hold(str(folder), run_id, 0))
+        assert handles[-1] >= 0
+
+    yield hold
+    for handle in handles:
+        os.close(handle)
+
+
+def push(project: Path, run_id: str, tell: Callable[[str], None] | None = None) -> Pushed:
+    """Push a project to this machine as a node, to the folder that goes by its name."""
+    link = LocalLink(Node(name="a", host="127.0.0.1"))
+    link.pythons = (sys.executable,)
+    return push_code([link], (), Settings(project=project, experiments_dir=project / "experiments"), run_id, tell)
+
+
+def users_of(folder: Path) -> list[str]:
+    return sorted(file.name for file in (folder / claim.USERS).iterdir() if not file.name.startswith("."))
+
+
+def test_a_live_runs_code_is_shared_while_equal_and_never_changed(
+    room: Room, supervisor: Callable[[Path, str], None]
+) -> None:
+    a, b = room.link("a", "shared"), room.link("b", "shared")
+    room.push(a, b)
+    supervisor(a.folder, "run")
+    push_run(room, "other")
+    room.write("train.py", "changed")
+    with pytest.raises(PushError) as caught:
+        push_run(room, "third")
+    assert "is used by the live run run" in caught.value.what
+    assert (caught.value.where, "aorta-launch kill run --nodes FILE, or" in caught.value.remedy) == ("a, b", True)
+    assert f"--workdir {a.folder}-2" in caught.value.remedy
+    assert (a.folder / "train.py").read_text() == "x"
+
+
+def push_run(room: Room, run_id: str) -> Pushed:
+    links = [room.link("a", "shared"), room.link("b", "shared")]
+    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
+    return push_code(links, (), settings, run_id)
+
+
+def test_the_dead_keep_nobody_out(room: Room) -> None:
+    a = room.link("a")
+    room.push(a)
+    handle = claim.hold(str(a.folder), "run", 0)
+    os.close(handle)
+    assert users_of(a.folder) == ["run.0"]
+    room.write("train.py", "changed")
+    begin = time.monotonic()
+    room.link("a")
+    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
+    push_code([room.link("a")], (), settings, "next")
+    assert time.monotonic() - begin < claim.AWAITED_S / 2
+    assert users_of(a.folder) == ["next.0"]
+
+
+def test_a_run_about_to_start_is_waited_for_and_then_refuses(
+    room: Room, supervisor: Callable[[Path, str], None]
+) -> None:
+    a = room.link("a")
+    room.push(a)
+    room.write("train.py", "changed")
+    said: list[str] = []
+    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
+
+    def start_then(text: str) -> None:
+        said.append(text)
+        if text.startswith("waiting"):
+            supervisor(a.folder, "run")
+
+    with pytest.raises(PushError, match="is used by the live run run"):
+        push_code([room.link("a")], (), settings, "next", start_then)
+    assert "waiting: the launch run brings its code there" in said
+
+
+def test_a_supervisor_whose_code_was_changed_does_not_start(room: Room) -> None:
+    a = room.link("a")
+    room.push(a)
+    old = time.time() - 2 * claim.AWAITED_S
+    os.utime(a.folder / claim.USERS / "run.0", (old, old))
+    room.write("train.py", "changed")
+    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
+    push_code([room.link("a")], (), settings, "next")
+    with pytest.raises(claim.ChangedError, match="was changed by the launch next after"):
+        claim.hold(str(a.folder), "run", 0)
+    os.close(claim.hold(str(a.folder), "next", 0))
+
+
+def test_a_push_that_fails_leaves_no_ticket(room: Room) -> None:
+    a, b = room.link("a"), room.link("b")
+    room.push(a)
+    b.folder.mkdir()
+    (b.folder / "thesis.tex").write_text("years of work")
+    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
+    with pytest.raises(PushError):
+        push_code([a, b], (), settings, "next")
+    assert users_of(a.folder) == ["run.0"]
+
+
+def push_together(**projects: Path) -> dict[str, Pushed]:
+    """Push at the same moment, as the runs of these names."""
+    results: dict[str, Pushed] = {}
+    threads = [
+        threading.Thread(target=lambda name=name: results.update({name: push(projects[name], name)}))  # type: ignore[misc]
+        for name in projects
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_two_launches_of_a_new_project_in_one_second(room: Room, home: Path) -> None:
+    del home
+    (room.project / "big.bin").write_bytes(os.urandom(8_000_000))
+    results = push_together(one=room.project, two=room.project)
+    assert sorted(result.folders_pushed for result in results.values()) == [0, 1]
+    folder = Path(results["one"].workdirs[0])
+    assert users_of(folder) == ["one.0", "two.0"]
+
+
+def test_projects_of_one_name_have_a_folder_each_and_keep_it(room: Room, home: Path) -> None:
+    other = room.tmp_path / "elsewhere" / "project"
+    other.mkdir(parents=True)
+    (other / "main.py").write_text("x")
+    said: list[str] = []
+    first, second = push(room.project, "one").workdirs[0], push(other, "two", said.append).workdirs[0]
+    assert first == str(home / ".aorta/code/project")
+    assert second.startswith(first + "-")
+    assert any(second in text and "another project of this name" in text for text in said)
+    assert (code_of(Path(first)), code_of(Path(second))) == ({b"train.py"}, {b"main.py"})
+    for project, folder in ((other, second), (room.project, first)):
+        again = push(project, "again")
+        assert (again.workdirs[0], again.folders_pushed) == (folder, 0)
+
+
+def test_new_projects_of_one_name_in_one_second_have_a_folder_each(room: Room, home: Path) -> None:
+    other = room.tmp_path / "elsewhere" / "project"
+    other.mkdir(parents=True)
+    (other / "main.py").write_text("x")
+    for project in (room.project, other):
+        (project / "big.bin").write_bytes(os.urandom(8_000_000))
+    results = push_together(one=room.project, two=other)
+    assert sorted(result.folders_pushed for result in results.values()) == [1, 1]
+    folders = {Path(result.workdirs[0]) for result in results.values()}
+    assert home / ".aorta/code/project" in folders
+    assert len(folders) == 2
+
+
+def test_a_run_id_that_is_there_already_is_refused(room: Room, home: Path) -> None:
+    folder = home / ".aorta/runs/run/3"
+    folder.mkdir(parents=True)
+    who = {"pid": os.getpid(), "ticks": 0, "boot_id": processes.boot_id()}
+    (folder / "status.json").write_text(json.dumps({"supervisor": who}))
+    with pytest.raises(PushError, match="a run of this very id is there already"):
+        push(room.project, "run")
+
+
+def test_an_id_that_this_launch_host_has_is_not_taken_twice(room: Room, home: Path) -> None:
+    launches = home / ".aorta/launches"
+    launches.mkdir(parents=True)
+    (launches / "remembered.json").write_text("{}")
+    settings = Settings(experiments_dir=room.tmp_path / "experiments")
+    ids = iter(["one", "one", "remembered", "two"])
+    roots = [begin_experiment(settings, lambda: next(ids)).root.name for _ in range(2)]
+    assert roots == ["one", "two"]
+
+
+def test_without_locks_the_launch_goes_on_and_says_so(room: Room, home: Path) -> None:
+    del home
+    folder = Path(push(room.project, "one").workdirs[0])
+    users = folder / claim.USERS
+    for file in users.iterdir():
+        file.unlink()
+    users.rmdir()
+    users.write_text("in the way")
+    room.write("train.py", "changed")
+    said: list[str] = []
+    assert push(room.project, "two", said.append).folders_pushed == 1
+    assert any("nothing keeps another launch from changing" in text for text in said)
+    users.unlink()
+    users.mkdir()
+    (users / claim.LOCK).mkdir()
+    assert push(room.project, "three").folders_pushed == 0
+    assert claim.hold(str(folder), "three", 0) == -1
+
+
+def test_a_file_system_without_locks_keeps_nobody_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".aorta-code").mkdir()
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    mine = claim.Claim(str(tmp_path), "run", 0)
+    assert mine.look() is None
+    assert "not supported" in mine.without
+    assert mine.fill() == {}
+    mine.use()
+    assert claim.hold(str(tmp_path), "run", 0) == -1
