@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import AortaError, UsageError
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill, render_notified
 from orchestrator.output.wording import count
@@ -59,8 +59,12 @@ def kill_one(known: KnownRun, settings: Settings, talk: Talk) -> Exit:
 
 def close_record(known: KnownRun, settings: Settings, talk: Talk) -> None:
     """See to it that the record of a run of which nothing lives tells how it ended."""
-    if is_open(known):
-        settle(known, settings, talk)
+    try:
+        if is_open(known):
+            settle(known, settings, talk)
+    except AortaError as error:
+        # The proof has been given; what is missing is only what is written of it here.
+        talk.warn(f"the record of {known.run_id} does not say yet how it ended: {error.what} · {error.remedy}")
     end_entry(known.entry, live=False)
 
 

@@ -23,6 +23,7 @@ class Decider:
         self.history = History(plan=plan, started=started)
         self._join_by = started + join_limit_s + JOIN_EXTRA_S
         self._said_running = False
+        self._said_full = False
         self._told_gaps: set[tuple[int, str]] = set()
 
     @property

@@ -91,6 +91,8 @@ class Claim:
         self.ticket = "%s.%d" % (run_id, node_rank)
         self.folder = os.path.join(workdir, USERS)
         self.handle = -1
+        self.left = 0
+        """When our ticket was left, in nanoseconds: another with its name is a later look's of the same launch."""
         self.marker: Any = None
         self.without = ""
         """Why nothing could be held; the launch goes on all the same."""
@@ -173,8 +175,10 @@ class Claim:
             return
         try:
             with one_at_a_time(self.folder):
-                os.close(open_lock(self.folder, self.ticket))
-                os.utime(os.path.join(self.folder, self.ticket))
+                handle = open_lock(self.folder, self.ticket)
+                os.utime(handle)
+                self.left = os.fstat(handle).st_mtime_ns
+                os.close(handle)
                 for name in os.listdir(self.folder):
                     age_s = time.time() - os.stat(os.path.join(self.folder, name)).st_mtime
                     if age_s > OLD_TICKET_S and name not in (LOCK, PUSHING):
@@ -184,8 +188,12 @@ class Claim:
 
     def withdraw(self) -> None:
         """Take the ticket back: nothing will be started."""
+        if not self.left:
+            return
+        path = os.path.join(self.folder, self.ticket)
         with contextlib.suppress(OSError), one_at_a_time(self.folder):
-            os.unlink(os.path.join(self.folder, self.ticket))
+            if os.stat(path).st_mtime_ns == self.left:
+                os.unlink(path)
 
 
 def drop_free(folder: str, name: str) -> str:

@@ -153,6 +153,7 @@ class Keeper:
         """Let others have the folder."""
         del order
         self.claim.release()
+        self.claim.withdraw()
         return {}
 
     def prepare(self, order: Dict[str, Any]) -> Dict[str, Any]:

@@ -60,6 +60,10 @@ class NodeLogWriter:
         _write_line(parts, label, source, render_dropped(size))
         self._write(b"".join(parts))
 
+    def resume(self, label: str, held: bytes, stream: str = "out") -> None:
+        """Go on after a writer that was killed: what of a source's last line it had and did not write."""
+        self._sources[label, stream] = _Source(held=held[-PIECE_BYTES:], continued=len(held) > PIECE_BYTES)
+
     def flush(self) -> None:
         """Write the lines that never ended."""
         parts: list[bytes] = []
@@ -69,10 +73,11 @@ class NodeLogWriter:
             source.held, source.continued = b"", False
         self._write(b"".join(parts))
 
-    def close(self) -> None:
-        """Write what is left and close the file."""
+    def close(self, *, over: bool = True) -> None:
+        """Close the file; when all is over, write what is left: else whoever goes on does it."""
         if not self._file.closed:
-            self.flush()
+            if over:
+                self.flush()
             self._file.close()
 
     def _write(self, data: bytes) -> None:

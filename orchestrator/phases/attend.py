@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import AortaError
 from orchestrator.output.console import build_talk
 from orchestrator.phases.background import Tell, start_in_background
-from orchestrator.phases.control import has_controller, open_socket
+from orchestrator.phases.control import has_controller, name_controller, open_socket
 from orchestrator.phases.signals import caught_signals
 from orchestrator.phases.takeover import take_over
 
@@ -51,7 +51,11 @@ def ensure_controller(known: KnownRun, settings: Settings, talk: Talk) -> bool:
 
 
 def open_watch(known: KnownRun) -> socket.socket | None:
-    """Connect to the controller of a run to hear its end; None when it has ended by now."""
+    """Connect to the controller of a run to hear its end; None when it has ended by now.
+
+    Raises:
+        AortaError: it holds the run and does not answer.
+    """
     end = time.monotonic() + READY_S
     while True:
         client = open_socket(known, READY_S)
@@ -61,14 +65,25 @@ def open_watch(known: KnownRun) -> socket.socket | None:
                 if client.recv(1 << 16):
                     return client
             client.close()
-        # Between its lock and its socket lies a moment; a HOME without sockets never has one.
-        if not has_controller(known.run_id) or time.monotonic() > end:
+        # Between its lock and its socket lies a moment.
+        if not has_controller(known.run_id):
             return None
+        if time.monotonic() > end:
+            who = name_controller(known.run_id)
+            raise AortaError(
+                what=f"its controller, {who}, does not answer",
+                where=known.run_id,
+                remedy="is it suspended (kill -CONT), on another machine with this HOME, or hung? Once it is gone, attach replaces it",
+            )
         time.sleep(POLL_S)
 
 
 def settle(known: KnownRun, settings: Settings, talk: Talk) -> None:
-    """Bring a run to its end that needs nobody's decision any more, and wait until its record is complete."""
+    """Bring a run to its end that needs nobody's decision any more, and wait until its record is complete.
+
+    Raises:
+        AortaError: another process holds the run and does not answer.
+    """
     with talk.waiting(f"bringing {known.run_id} to its end"):
         wait_controller(known)
         # Here and not in a process of its own: there may be threads by now, and after a fork their locks stay locked.

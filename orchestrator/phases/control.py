@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.phases.known_runs import KnownRun
 
 ANSWER_LIMIT = 1 << 26
-HELLO_S = 5.0
+HEARD_S = 5.0
+"""A controller that lives says within this time that it has heard; what it is asked for may take longer."""
 
 
 def lock_path(run_id: str) -> Path:
@@ -88,21 +89,29 @@ def open_socket(run: KnownRun, timeout_s: float) -> socket.socket | None:
 
 def ask_controller(run: KnownRun, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any] | None:
     """Ask the living controller of a run; None when there is none, or it does not answer in time."""
-    client = open_socket(run, min(timeout_s, HELLO_S))
+    client = open_socket(run, min(timeout_s, HEARD_S))
     if client is None:
         return None
     end = time.monotonic() + timeout_s
-    data = b""
     with client:
         try:
             client.sendall(json.dumps(request).encode() + b"\n")
-            while not data.endswith(b"\n") and len(data) < ANSWER_LIMIT:
-                client.settimeout(max(0.01, end - time.monotonic()))
-                part = client.recv(1 << 16)
-                if not part:
+            with client.makefile("rb") as lines:
+                # It says at once that it has heard: a process that stands still takes connections too.
+                client.settimeout(HEARD_S)
+                if not lines.readline(ANSWER_LIMIT):
                     return None
-                data += part
-            answer: dict[str, Any] = json.loads(data)
+                client.settimeout(max(0.01, end - time.monotonic()))
+                answer: dict[str, Any] = json.loads(lines.readline(ANSWER_LIMIT))
         except (OSError, ValueError):
             return None
     return answer
+
+
+def name_controller(run_id: str) -> str:
+    """Name the process that holds a run, as far as its lock tells."""
+    try:
+        who = json.loads(lock_path(run_id).read_text("utf-8").partition("\n")[0])
+        return f"pid {who['pid']} on {who['host']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return "an unknown process"

@@ -54,10 +54,11 @@ class Controller:
         self._lock = take_lock(self._run_id)
         if self._lock is None:
             return False
-        who = {"pid": os.getpid(), "host": platform.node()}
+        who = json.dumps({"pid": os.getpid(), "host": platform.node()}).encode() + b"\n"
         with contextlib.suppress(OSError):
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, json.dumps(who).encode() + b"\n", 0)
+            # In this order its first line is always whole for whoever reads it.
+            os.pwrite(self._lock, who, 0)
+            os.ftruncate(self._lock, len(who))
         try:
             self._listen()
         except OSError:
@@ -117,6 +118,7 @@ class Controller:
             if watching:
                 self._watchers.append(client)
             client.settimeout(None)
+            client.sendall(b'{"heard": true}\n')
             client.sendall(json.dumps(self._do(request), default=str).encode() + b"\n")
             if watching:
                 return  # it stays open: its end tells the other side of ours

@@ -79,7 +79,7 @@ def follow(
     )
     if not ended:
         for reader in readers:
-            reader.give_up()
+            reader.leave()
         return None
     verdict = build_verdict(decider.history, texts, clock.now())
     return Followed(verdict=verdict, history=decider.history, texts=texts)

@@ -34,24 +34,35 @@ class KnownRun:
 
 def read_known_runs(home: Path) -> list[KnownRun]:
     """Read every entry, oldest first; one that cannot be read is left out."""
-    runs = []
-    for entry in sorted(launches_folder(home).glob("*.json"), key=lambda path: path.stat().st_mtime):
-        try:
-            document = json.loads(entry.read_text("utf-8"))
-            runs.append(
-                KnownRun(
-                    run_id=document["run_id"],
-                    entry=entry,
-                    experiment=document["experiment"],
-                    live=bool(document["live"]),
-                    nodes=tuple(_parse_node(node) for node in document["nodes"]),
-                    ssh=document["ssh"],
-                    control=document.get("control", {}),
-                )
-            )
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return runs
+    runs = [run for entry in launches_folder(home).glob("*.json") if (run := read_entry(entry)) is not None]
+    return sorted(runs, key=lambda run: (_age_key(run.entry), run.run_id))
+
+
+def _age_key(entry: Path) -> float:
+    try:
+        return entry.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def read_entry(entry: Path) -> KnownRun | None:
+    """Read one entry, whatever somebody or a full disk made of it; None when it is none."""
+    try:
+        document = json.loads(entry.read_text("utf-8"))
+        # The id leads to files here and on the nodes: it has to be the one that the entry is named by.
+        if document["run_id"] != entry.stem or not isinstance(document["experiment"], str):
+            return None
+        return KnownRun(
+            run_id=entry.stem,
+            entry=entry,
+            experiment=document["experiment"],
+            live=bool(document["live"]),
+            nodes=tuple(_parse_node(node) for node in document["nodes"]),
+            ssh=dict(document["ssh"]),
+            control=dict(document.get("control") or {}),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def reach_settings(settings: Settings, known: KnownRun, keys: Mapping[str, Any] | None = None) -> Settings:

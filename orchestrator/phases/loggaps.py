@@ -1,13 +1,13 @@
-"""Remembers what of the log files was dropped on the nodes before it came here: logs/gaps.json."""
+"""Remembers what of the log files was dropped on the nodes before it came here: logs/gaps.jsonl, one line a gap."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-
-from orchestrator.phases.record import write_json
 
 Gap = tuple[int, int]
 """From where to where bytes are missing."""
@@ -17,12 +17,19 @@ _WRITING = threading.Lock()
 
 
 def read_gaps(path: Path) -> dict[str, list[Gap]]:
-    """Read the gaps of every log file, in order; none where the file cannot be read."""
+    """Read the gaps of every log file, in order; none where there is no such file."""
+    found: dict[str, list[Gap]] = {}
     try:
-        document = json.loads(path.read_text("utf-8"))
-        return {name: sorted((int(start), int(end)) for start, end in gaps) for name, gaps in document.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        text = path.read_text("utf-8", "replace")
+    except OSError:
         return {}
+    for line in text.split("\n"):
+        try:
+            document = json.loads(line)
+            found.setdefault(document["file"], []).append((int(document["from"]), int(document["to"])))
+        except (ValueError, KeyError, TypeError):
+            continue  # torn: nothing of that gap is in the log file yet
+    return {name: join_gaps(gaps) for name, gaps in found.items()}
 
 
 def add_gap(path: Path, name: str, gap: Gap) -> None:
@@ -31,10 +38,17 @@ def add_gap(path: Path, name: str, gap: Gap) -> None:
     Raises:
         OSError: the disk of the launch host is full or gone.
     """
+    line = json.dumps({"file": name, "from": gap[0], "to": gap[1]}).encode() + b"\n"
     with _WRITING:
-        gaps = read_gaps(path)
-        gaps[name] = join_gaps([*gaps.get(name, []), gap])
-        write_json(path, gaps)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            if os.write(handle, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        finally:
+            os.close(handle)
 
 
 def join_gaps(gaps: list[Gap]) -> list[Gap]:

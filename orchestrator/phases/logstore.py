@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.output.node_log import NodeLogWriter, render_dropped
-from orchestrator.phases.loggaps import add_gap
+from orchestrator.output.node_log import PIECE_BYTES, NodeLogWriter, render_dropped
+from orchestrator.phases.loggaps import add_gap, read_gaps
 from orchestrator.phases.logtimes import TimeWriter
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.values import NodePlan
@@ -69,7 +69,11 @@ class LogStore:
     def _length(self, name: str) -> int:
         if name not in self._lengths:
             path = self._path(name)
-            self._lengths[name] = path.stat().st_size if path.exists() else 0
+            self._lengths[name] = length = path.stat().st_size if path.exists() else 0
+            if length:
+                gaps = read_gaps(self._paths.gaps_jsonl).get(path.name, [])
+                begin = max((end for _, end in gaps if end <= length), default=0)
+                self._merged.resume(self._label(name), read_last_line(path, begin, length), name.partition(".")[2])
         return self._lengths[name]
 
     def rank(self, name: str) -> int | None:
@@ -149,7 +153,7 @@ class LogStore:
             return 0  # what lies before it was missed here, and comes again together with it
         path = self._path(name)
         # Told before it is there: zeros in the file that no gap explains would be taken for the rank's own.
-        add_gap(self._paths.gaps_json, path.name, (length, end))
+        add_gap(self._paths.gaps_jsonl, path.name, (length, end))
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.ftruncate(handle, end)
@@ -170,6 +174,13 @@ class LogStore:
         path.write_bytes(data)
         self._error_missed = False
 
-    def close(self) -> None:
-        """Flush the merged log."""
-        self._merged.close()
+    def close(self, *, over: bool = True) -> None:
+        """Close the merged log; `over` says that nobody goes on with it."""
+        self._merged.close(over=over)
+
+
+def read_last_line(path: Path, begin: int, length: int) -> bytes:
+    """Read what follows the last newline of a file, as far as a line for people goes, and nothing before an offset."""
+    with path.open("rb") as file:
+        file.seek(max(begin, length - PIECE_BYTES - 1))
+        return file.read(PIECE_BYTES + 1).rpartition(b"\n")[2]

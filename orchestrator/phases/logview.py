@@ -68,7 +68,7 @@ def list_files(plan: Mapping[str, Any], paths: ExperimentPaths) -> list[LogFile]
                     LogFile(
                         path=path,
                         times=paths.log_times(path.name),
-                        gaps=paths.gaps_json,
+                        gaps=paths.gaps_jsonl,
                         node_rank=node_rank,
                         rank=rank,
                         stream=stream,

@@ -63,7 +63,7 @@ class NodeReader(threading.Thread):
         self._catch_up = CatchUp(store, self._send)
         self._give_up = threading.Event()
         self._why = "no answer"
-        self._coming_back = False
+        self._coming_back = self._left = False
         self._broken_at: float | None = None
         """Since when the node's pump has not spoken."""
 
@@ -96,6 +96,11 @@ class NodeReader(threading.Thread):
         """Stop trying to get a lost link back."""
         self._give_up.set()
 
+    def leave(self) -> None:
+        """Stop following: somebody else goes on with the run."""
+        self._left = True
+        self._give_up.set()
+
     def run(self) -> None:
         """Follow the node until it has ended or is lost."""
         try:
@@ -109,7 +114,7 @@ class NodeReader(threading.Thread):
             self._post("lost", {"why": f"the launcher broke: {type(error).__name__}: {error}"})
         finally:
             with contextlib.suppress(OSError):  # a full disk was told of before
-                self._store.close()
+                self._store.close(over=not self._left)
             if self._channel is not None:
                 self._channel.close()
 
@@ -119,11 +124,7 @@ class NodeReader(threading.Thread):
         heard = time.monotonic()
         beat = 0.0
         while not self._give_up.is_set():
-            if time.monotonic() - beat > BEAT_S:
-                beat = time.monotonic()
-                self._send({"op": "beat"})
-            if self._catch_up.look(time.monotonic()):
-                self._store_works()
+            beat = self._tend(beat)
             try:
                 frame = self._channel.read(1.0)
             except TimeoutError:
@@ -149,6 +150,16 @@ class NodeReader(threading.Thread):
             if self._take(frame):
                 return True
         return False
+
+    def _tend(self, beat: float) -> float:
+        """Say that we live, when that is due, and have sent again what was missed; give when we last said so."""
+        now = time.monotonic()
+        if self._catch_up.look(now):
+            self._store_works()
+        if now - beat <= BEAT_S:
+            return beat
+        self._send({"op": "beat"})
+        return now
 
     def _take(self, frame: Frame) -> bool:
         what = frame.header.get("t")

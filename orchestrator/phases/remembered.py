@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.output.runs_table import RunLine
 from orchestrator.phases.control import has_controller
-from orchestrator.phases.known_runs import KnownRun, _parse_node
+from orchestrator.phases.known_runs import KnownRun, read_entry
 from orchestrator.phases.notes import latest_note
 from orchestrator.plan.paths import ExperimentPaths, launches_folder
 
@@ -32,26 +32,6 @@ def read_remembered(home: Path) -> list[Remembered]:
     """Read every entry with its record, the run that was launched first in front; none is left out."""
     found = [_remember(read_entry(entry), entry) for entry in launches_folder(home).glob("*.json")]
     return sorted(found, key=lambda one: (one.line.launched or 0.0, one.line.run_id))
-
-
-def read_entry(entry: Path) -> KnownRun | None:
-    """Read one entry, whatever somebody or a full disk made of it; None when it is none."""
-    try:
-        document = json.loads(entry.read_text("utf-8"))
-        # The id leads to files here and on the nodes: it has to be the one that the entry is named by.
-        if document["run_id"] != entry.stem or not isinstance(document["experiment"], str):
-            return None
-        return KnownRun(
-            run_id=entry.stem,
-            entry=entry,
-            experiment=document["experiment"],
-            live=bool(document["live"]),
-            nodes=tuple(_parse_node(node) for node in document["nodes"]),
-            ssh=dict(document["ssh"]),
-            control=dict(document.get("control") or {}),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _unreadable(entry: Path) -> Remembered:

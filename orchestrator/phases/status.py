@@ -132,7 +132,7 @@ def _status(
         plan=saved.plan if saved is not None else None,
         verdict=verdict,
         note=latest_note(saved.paths.root) if saved is not None else "",
-        missing=count_missing(read_gaps(saved.paths.gaps_json)) if saved is not None else {},
+        missing=count_missing(read_gaps(saved.paths.gaps_jsonl)) if saved is not None else {},
     )
 
 

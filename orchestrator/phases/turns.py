@@ -94,8 +94,9 @@ def wait_turn(
 def look(keepers: Sequence[Keeper], width: int) -> list[Workdir]:
     """Look at the folder of every node; of the two that go by the project's name it is the same one on all."""
     found = fan_out(Keeper.look, keepers, width)
-    first = [place for place, workdir in enumerate(found) if not workdir.other and workdir.state]
-    if not first or len(first) == len(found):
+    first = [place for place, workdir in enumerate(found) if not workdir.other]
+    as_it_is = not found[0].state  # where nothing is pushed, each node has what it has
+    if as_it_is or not first or len(first) == len(found) or any(workdir.busy is not None for workdir in found):
         return found
     moved = dict(zip(first, fan_out(lambda place: keepers[place].look(move=True), first, width), strict=True))
     return [moved.get(place, workdir) for place, workdir in enumerate(found)]

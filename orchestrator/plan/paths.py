@@ -89,9 +89,9 @@ class ExperimentPaths:
         return self.logs / f"agent_{node_rank}.err"
 
     @property
-    def gaps_json(self) -> Path:
+    def gaps_jsonl(self) -> Path:
         """What of the log files was dropped on the nodes before it could be fetched."""
-        return self.logs / "gaps.json"
+        return self.logs / "gaps.jsonl"
 
     def log_times(self, name: str) -> Path:
         """When the bytes of a log file came."""

@@ -18,7 +18,7 @@ import pytest
 from cluster import Cluster, wait_for
 from cluster.launcher import launch_environ, launcher_words, on_launch_host
 from scenes import SLEEP, Scene
-from test_detach import controller_pid, detached, is_gone, wait_lines
+from test_detach import controller_pid, detached, is_gone
 
 
 class Terminal:
@@ -157,5 +157,6 @@ def test_a_controller_killed_at_twenty_random_moments_loses_and_doubles_nothing(
         data = (scene.experiment / f"logs/rank_{rank:04d}.out").read_bytes()
         assert sha256(data).hexdigest() == (scene.experiment / f"outputs/sha_{rank}").read_text(), f"rank {rank}"
     scene.wait_empty(10)
-    print(f"taken over {len(scene.run_json()['taken_over'])} times")
-    wait_lines(scene, "\r\n")
+    taken = len(scene.run_json()["taken_over"])
+    print(f"taken over {taken} times")
+    assert taken >= 5, "most moments lie within a take-over, or just behind it"

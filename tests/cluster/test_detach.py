@@ -36,7 +36,8 @@ def wanted(rank: int, lines: int = LINES) -> str:
 def controller_pid(scene: Scene, run_id: str) -> int:
     """The process that controls a run, as its lock names it."""
     lock = scene.cluster.launch_home / f".aorta/launches/{run_id}.lock"
-    return int(json.loads(lock.read_text())["pid"])
+    wait_for(lambda: lock.exists() and "\n" in lock.read_text(), 20, "the controller has its lock")
+    return int(json.loads(lock.read_text().partition("\n")[0])["pid"])
 
 
 def end_controller(scene: Scene, number: int = signal.SIGKILL) -> None:

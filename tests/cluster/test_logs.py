@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster import Cluster, Completed, wait_for
 from scenes import Scene, wait_running
 from test_detach import controller_pid
-from test_log_space import FLOOD, MIB, read_gaps
+from test_log_space import FLOOD, MIB, told_gaps
 
 TALK = r"""
 import os, sys, time
@@ -66,12 +66,12 @@ def test_logs_of_a_run_as_it_goes_on_and_afterwards(nodes3: Cluster, tmp_path: P
         follower.wait_for_text(text, 60)
         assert follower.running
     now = scene.verb("logs", "--rank", "4")
-    assert now.stdout.splitlines() == ["[2:4] \ufffd raw of 4", "[2:4] first of 4", "[2:4] complaint of 4"]
+    assert sorted(now.stdout.splitlines()) == ["[2:4] complaint of 4", "[2:4] first of 4", "[2:4] \ufffd raw of 4"]
     let_go(scene)
     assert launcher.wait(60).exit_code == 0
     mine, everyone, complaints = [follower.wait(30) for follower in followers]
     assert [done.exit_code for done in (mine, everyone, complaints)] == [0, 0, 0]
-    assert mine.stdout.splitlines()[0] == "[0:0] \ufffd raw of 0"
+    assert "[0:0] \ufffd raw of 0" in mine.stdout.splitlines()[:2]
     assert mine.stdout.splitlines()[-1] == "[0:0] step 2"
     assert complaints.stdout == "[1:3] complaint of 3\n"
     for rank in range(6):
@@ -138,9 +138,9 @@ def test_without_a_controller_logs_are_fetched_first(nodes3: Cluster, tmp_path: 
 def test_what_was_dropped_is_told_in_one_line(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1])
     scene.write("flood.py", FLOOD)
-    done = scene.launch("flood.py", "1024", "60", "1e12", env={"AORTA_LAUNCH_LOG_SPACE_MIB": "4"})
+    done = scene.launch("flood.py", "3072", "60", "1e12", env={"AORTA_LAUNCH_LOG_SPACE_MIB": "4"})
     assert done.exit_code == 0, done
-    gaps = read_gaps(scene.experiment, "rank_0000.out")
+    gaps = told_gaps(scene.experiment, "rank_0000.out")
     assert gaps
     run = scene.experiment.name
     shown = scene.verb("logs", run).stdout
@@ -149,5 +149,5 @@ def test_what_was_dropped_is_told_in_one_line(nodes3: Cluster, tmp_path: Path) -
     missing = sum(end - start for start, end in gaps)
     line = f'"{sys.executable}" -m orchestrator logs "$0" --raw | wc -c'
     raw = scene.cluster.run_on_launch_host(["sh", "-c", line, run], cwd=scene.project)
-    assert int(raw.stdout) == 64 * MIB - missing
+    assert int(raw.stdout) == 192 * MIB - missing
     assert raw.stderr.count("were dropped here") == len(gaps)

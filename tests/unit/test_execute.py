@@ -20,16 +20,16 @@ from orchestrator.values import Executed, Node
 
 DEAF = """
 import os, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-words = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"]
-if len(sys.argv) > 1:
-    subprocess.Popen(words, start_new_session=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is started from here on ignores it too
+words = [sys.executable, "-c", "import time; time.sleep(600)"]
+subprocess.Popen(words, start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
     if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.execv(sys.executable, words)
-        os._exit(0)
-    print("out", flush=True)
+        os.execv(sys.executable, words)
+    os._exit(0)
+print("out", flush=True)
+open(sys.argv[1], "w").close()
 time.sleep(600)
 """
 LINK = LocalLink(Node(name="here", host="localhost", local=True))
@@ -80,12 +80,12 @@ def test_end_and_output() -> None:
     assert run("/etc/passwd").not_started == "Permission denied"
 
 
-def test_a_deaf_tree_ends_with_the_order_to_stop(mark: str) -> None:
-    one = execution(sys.executable, "-c", DEAF, "with others")
+@pytest.mark.usefixtures("mark")
+def test_a_deaf_tree_ends_with_the_order_to_stop(tmp_path: Path) -> None:
+    one = execution(sys.executable, "-c", DEAF, str(tmp_path / "ready"))
 
     def press() -> None:
-        # sh, our program's Python and the command with its two daemons.
-        wait_for(lambda: len(find(mark)) >= 4, 30, "the tree is there")
+        wait_for((tmp_path / "ready").exists, 30, "the tree is there")
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
@@ -98,10 +98,11 @@ def test_a_deaf_tree_ends_with_the_order_to_stop(mark: str) -> None:
     assert one.results[0].stdout.data == b"out\n"
 
 
-def test_a_deaf_tree_ends_when_the_launch_host_hangs_up(mark: str) -> None:
-    words = [os.fsencode(word).hex() for word in (sys.executable, "-c", DEAF, "with others")]
+def test_a_deaf_tree_ends_when_the_launch_host_hangs_up(mark: str, tmp_path: Path) -> None:
+    words = [os.fsencode(word).hex() for word in (sys.executable, "-c", DEAF, str(tmp_path / "ready"))]
     channel = LINK.open("execute", {"words": words, "timeout_s": None, "silence_s": 60.0, "keep": 100})
-    wait_for(lambda: len(find(mark)) >= 4, 30, "the tree is there")
+    wait_for((tmp_path / "ready").exists, 30, "the tree is there")
+    wait_for(lambda: len(find(mark)) == 4, 10, "our program, the command, its two daemons")
     # It waits 2 s for the program and then kills it, which must not come first.
     channel.close()
     wait_for(lambda: find(mark) == [], 10, "nothing is left")
@@ -111,7 +112,8 @@ def test_a_deaf_tree_ends_when_the_launch_host_hangs_up(mark: str) -> None:
 def test_a_limit_and_what_is_left_in_the_background(tmp_path: Path) -> None:
     late = run("sh", "-c", "echo begun; sleep 500", timeout_s=0.3)
     assert (late.ended, late.signal, late.stdout.data) == ("timed out", 15, b"begun\n")
-    left = run("sh", "-c", f"(trap 'echo bye > {tmp_path}/said; exit' TERM; sleep 500 & wait) & echo begun")
+    daemon = f"(trap 'echo bye > {tmp_path}/said; exit' TERM; sleep 500 & touch {tmp_path}/ready; wait) &"
+    left = run("sh", "-c", f"{daemon} while [ ! -e {tmp_path}/ready ]; do sleep 0.02; done; echo begun")
     assert (left.code, left.ended, left.stdout.data) == (0, "", b"begun\n")
     assert left.left_behind == 2
     assert (tmp_path / "said").read_text() == "bye\n", "TERM came first"

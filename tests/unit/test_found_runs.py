@@ -50,7 +50,7 @@ def test_a_shared_home_shows_a_rank_where_it_lives() -> None:
 
 
 def test_nodes_of_the_run_that_are_not_in_the_list_are_told() -> None:
-    more = {"nodes": 3, "hosts": ["10.0.0.0", "10.0.0.1", "10.9.9.9"]}
+    more: dict[str, Any] = {"nodes": 3, "hosts": ["10.0.0.0", "10.0.0.1", "10.9.9.9"]}
     found = search(n0=answer("a", entry("r", 0, **more)), n1=answer("b", entry("r", 1, **more)), n2=answer("c"))
     (report,) = report_missing(found, found.runs[0])
     assert (report.node, report.node_rank, bool(report.error)) == ("10.9.9.9", 2, True)

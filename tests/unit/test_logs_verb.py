@@ -71,7 +71,7 @@ def test_raw_is_the_very_bytes_of_one_stream(home: Path, capsysbinary: pytest.Ca
     assert logs(capsysbinary, RUN, "--raw", "--rank", "2", "--stream", "err") == (0, b"err 2\n", "")
     assert logs(capsysbinary, RUN, "--raw", "--node", "1") == (0, b"out 2\n\xff\r\n", "")
     known.paths.rank_out(0).write_bytes(b"out" + bytes(5) + b"\0end")
-    add_gap(known.paths.gaps_json, "rank_0000.out", (3, 8))
+    add_gap(known.paths.gaps_jsonl, "rank_0000.out", (3, 8))
     code, out, err = logs(capsysbinary, RUN, "--raw")
     assert (code, out) == (0, b"out\0end")
     assert "rank_0000.out: (5 B were dropped here)" in err

@@ -70,7 +70,7 @@ def test_a_gap_keeps_offsets_equal_and_is_told_everywhere(tmp_path: Path) -> Non
     store.close()
     assert paths.rank_out(0).read_bytes() == b"one\ntw".ljust(1 << 20, b"\0") + b"end\n"
     assert paths.rank_out(0).stat().st_blocks * 512 < 1 << 16
-    assert read_gaps(paths.gaps_json) == {"rank_0000.out": [(6, 1 << 20)]}
+    assert read_gaps(paths.gaps_jsonl) == {"rank_0000.out": [(6, 1 << 20)]}
     assert screen.shown == b"one\ntw\n(1024.0 KiB were dropped here)\nend\n"
     merged = paths.node_log(0, "node0").read_bytes()
     assert (
@@ -89,11 +89,18 @@ def test_a_gap_lives_through_the_end_of_a_controller(tmp_path: Path) -> None:
     assert store.offsets()["0.out"] == 4
     assert store.drop("0.out", 4, 200) == 196
     store.write("0.out", 200, b"end\n")
-    assert read_gaps(paths.gaps_json) == {"rank_0000.out": [(4, 200)]}
+    assert read_gaps(paths.gaps_jsonl) == {"rank_0000.out": [(4, 200)]}
     assert screen.shown == b"(196 B were dropped here)\nend\n"
     store, paths, _ = make_store(tmp_path)
     assert store.offsets()["0.out"] == 204
-    assert count_missing(read_gaps(paths.gaps_json)) == {"rank_0000.out": 196}
+    store.close()
+    assert b"\0" not in paths.node_log(0, "node0").read_bytes()
+    os.truncate(paths.rank_out(0), 200)  # dead right after the gap
+    store, paths, _ = make_store(tmp_path)
+    store.write("0.out", 200, b"again\n")
+    store.close()
+    assert paths.node_log(0, "node0").read_bytes().endswith(b"[rank 0] again\n")
+    assert count_missing(read_gaps(paths.gaps_jsonl)) == {"rank_0000.out": 196}
 
 
 def test_a_gap_that_begins_in_what_is_here_loses_none_of_it(tmp_path: Path) -> None:
@@ -101,7 +108,7 @@ def test_a_gap_that_begins_in_what_is_here_loses_none_of_it(tmp_path: Path) -> N
     store.write("0.out", 0, b"one\ntwo\n")
     assert store.drop("0.out", 4, 50) == 42
     assert paths.rank_out(0).read_bytes() == b"one\ntwo\n".ljust(50, b"\0")
-    assert read_gaps(paths.gaps_json) == {"rank_0000.out": [(8, 50)]}
+    assert read_gaps(paths.gaps_jsonl) == {"rank_0000.out": [(8, 50)]}
 
 
 def test_gaps_of_many_nodes_stand_in_one_file(tmp_path: Path) -> None:
@@ -110,16 +117,26 @@ def test_gaps_of_many_nodes_stand_in_one_file(tmp_path: Path) -> None:
 
     def tell(number: int) -> None:
         for place in range(20):
-            add_gap(paths.gaps_json, f"rank_{number:04d}.out", (place * 10, place * 10 + 1 + number))
+            add_gap(paths.gaps_jsonl, f"rank_{number:04d}.out", (place * 10, place * 10 + 1 + number))
 
     threads = [threading.Thread(target=tell, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {name: len(gaps) for name, gaps in read_gaps(paths.gaps_json).items()} == {
+    assert {name: len(gaps) for name, gaps in read_gaps(paths.gaps_jsonl).items()} == {
         f"rank_{number:04d}.out": 20 for number in range(8)
     }
+
+
+def test_a_torn_line_of_gaps_is_no_gap(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.jsonl"
+    add_gap(path, "rank_0000.out", (0, 10))
+    with path.open("a") as file:
+        file.write('{"file": "rank_0000.out", "from": 20, "to": 3')
+    add_gap(path, "rank_0000.out", (20, 30))
+    assert read_gaps(path) == {"rank_0000.out": [(0, 10), (20, 30)]}
+    assert read_gaps(tmp_path / "none") == {}
 
 
 def test_gaps_that_overlap_are_one() -> None:
@@ -175,3 +192,20 @@ def test_a_torn_line_of_times_costs_one_entry(tmp_path: Path) -> None:
     path.write_text("nonsense\n1 2 3\n\n300.0 x\n400.0 7\n")
     assert list(read_marks(path)) == [(400.0, 7)]
     assert list(read_marks(tmp_path / "none")) == []
+
+
+def test_the_next_store_goes_on_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    paths, node = ExperimentPaths(tmp_path), build_plan(1).nodes[0]
+    whole = b"one\ntwo and three\nfour"
+    for cut in range(1, len(whole)):
+        for path in tmp_path.rglob("*.*"):
+            path.unlink() if path.is_file() else None
+        first = LogStore(node, paths, lambda *_: None)
+        first.write("0.out", 0, whole[:cut])
+        first.close(over=False)  # as after kill -9: nothing is flushed
+        second = LogStore(node, paths, lambda *_: None)
+        second.write("0.out", second.offsets()["0.out"], whole[cut:])
+        second.close()
+        assert paths.rank_out(0).read_bytes() == whole
+        merged = paths.node_log(0, node.node.name).read_text()
+        assert merged == "[rank 0] one\n[rank 0] two and three\n[rank 0] four\n", cut

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from push_room import Room, code_of
 
-from orchestrator.errors import PushError
+from orchestrator.errors import AortaError, PushError
 from orchestrator.node import claim, processes
 from orchestrator.phases.push import Pushed, push_code
 from orchestrator.phases.record import begin_experiment
@@ -54,11 +54,15 @@ def supervisor() -> Iterator[Callable[[Path, str], None]]:
         os.close(handle)
 
 
+def settings_of(project: Path) -> Settings:
+    return Settings.model_validate({"project": project, "experiments_dir": project / "experiments"})
+
+
 def push(project: Path, run_id: str, tell: Callable[[str], None] | None = None) -> Pushed:
     """Push a project to this machine as a node, to the folder that goes by its name."""
     link = LocalLink(Node(name="a", host="127.0.0.1"))
     link.pythons = (sys.executable,)
-    return push_code([link], (), Settings(project=project, experiments_dir=project / "experiments"), run_id, tell)
+    return push_code([link], (), settings_of(project), run_id, tell)
 
 
 def users_of(folder: Path) -> list[str]:
@@ -83,8 +87,7 @@ def test_a_live_runs_code_is_shared_while_equal_and_never_changed(
 
 def push_run(room: Room, run_id: str) -> Pushed:
     links = [room.link("a", "shared"), room.link("b", "shared")]
-    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
-    return push_code(links, (), settings, run_id)
+    return push_code(links, (), settings_of(room.project), run_id)
 
 
 def test_the_dead_keep_nobody_out(room: Room) -> None:
@@ -95,9 +98,7 @@ def test_the_dead_keep_nobody_out(room: Room) -> None:
     assert users_of(a.folder) == ["run.0"]
     room.write("train.py", "changed")
     begin = time.monotonic()
-    room.link("a")
-    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
-    push_code([room.link("a")], (), settings, "next")
+    push_code([room.link("a")], (), settings_of(room.project), "next")
     assert time.monotonic() - begin < claim.AWAITED_S / 2
     assert users_of(a.folder) == ["next.0"]
 
@@ -109,7 +110,6 @@ def test_a_run_about_to_start_is_waited_for_and_then_refuses(
     room.push(a)
     room.write("train.py", "changed")
     said: list[str] = []
-    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
 
     def start_then(text: str) -> None:
         said.append(text)
@@ -117,7 +117,7 @@ def test_a_run_about_to_start_is_waited_for_and_then_refuses(
             supervisor(a.folder, "run")
 
     with pytest.raises(PushError, match="is used by the live run run"):
-        push_code([room.link("a")], (), settings, "next", start_then)
+        push_code([room.link("a")], (), settings_of(room.project), "next", start_then)
     assert "waiting: the launch run brings its code there" in said
 
 
@@ -127,11 +127,42 @@ def test_a_supervisor_whose_code_was_changed_does_not_start(room: Room) -> None:
     old = time.time() - 2 * claim.AWAITED_S
     os.utime(a.folder / claim.USERS / "run.0", (old, old))
     room.write("train.py", "changed")
-    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
-    push_code([room.link("a")], (), settings, "next")
+    push_code([room.link("a")], (), settings_of(room.project), "next")
     with pytest.raises(claim.ChangedError, match="was changed by the launch next after"):
         claim.hold(str(a.folder), "run", 0)
     os.close(claim.hold(str(a.folder), "next", 0))
+
+
+def test_of_launches_that_need_each_others_folder_one_gets_both(room: Room) -> None:
+    """One finds its code on the first node, the other on the second, and each has to change the other node."""
+    other = room.tmp_path / "other"
+    other.mkdir()
+    (other / "main.py").write_text("x")
+    folders = [room.link("a").folder, room.link("b").folder]
+    for link, project in ((room.link("a"), room.project), (room.link("b"), other)):
+        push_code([link], (), settings_of(project), "before")
+        (link.folder / claim.USERS / "before.0").unlink()
+    told: dict[str, list[int] | str] = {}
+
+    def launch(project: Path, run_id: str) -> None:
+        try:
+            push_code([room.link("a"), room.link("b")], (), settings_of(project), run_id)
+            told[run_id] = [claim.hold(str(folder), run_id, rank) for rank, folder in enumerate(folders)]
+        except AortaError as error:
+            told[run_id] = error.what
+
+    threads = [threading.Thread(target=launch, args=pair) for pair in ((room.project, "one"), (other, "two"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    (run_id,) = (run_id for run_id, what in told.items() if isinstance(what, list))
+    (refused,) = (what for what in told.values() if isinstance(what, str))
+    assert f"is used by the live run {run_id}" in refused
+    wanted = {b"train.py"} if run_id == "one" else {b"main.py"}
+    assert [code_of(folder) for folder in folders] == [wanted, wanted]
+    for handle in told[run_id]:
+        os.close(int(handle))
 
 
 def test_a_push_that_fails_leaves_no_ticket(room: Room) -> None:
@@ -139,9 +170,8 @@ def test_a_push_that_fails_leaves_no_ticket(room: Room) -> None:
     room.push(a)
     b.folder.mkdir()
     (b.folder / "thesis.tex").write_text("years of work")
-    settings = Settings(project=room.project, experiments_dir=room.project / "experiments")
     with pytest.raises(PushError):
-        push_code([a, b], (), settings, "next")
+        push_code([a, b], (), settings_of(room.project), "next")
     assert users_of(a.folder) == ["run.0"]
 
 
@@ -149,7 +179,7 @@ def push_together(**projects: Path) -> dict[str, Pushed]:
     """Push at the same moment, as the runs of these names."""
     results: dict[str, Pushed] = {}
     threads = [
-        threading.Thread(target=lambda name=name: results.update({name: push(projects[name], name)}))  # type: ignore[misc]
+        threading.Thread(target=lambda name=name: results.update({name: push(projects[name], name)}))
         for name in projects
     ]
     for thread in threads:
@@ -209,7 +239,7 @@ def test_an_id_that_this_launch_host_has_is_not_taken_twice(room: Room, home: Pa
     launches = home / ".aorta/launches"
     launches.mkdir(parents=True)
     (launches / "remembered.json").write_text("{}")
-    settings = Settings(experiments_dir=room.tmp_path / "experiments")
+    settings = settings_of(room.project)
     ids = iter(["one", "one", "remembered", "two"])
     roots = [begin_experiment(settings, lambda: next(ids)).root.name for _ in range(2)]
     assert roots == ["one", "two"]

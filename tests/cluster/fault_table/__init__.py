@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .controllers import CONTROLLERS
 from .launch_host import LAUNCH_HOST
 from .links import LINKS
 from .nodes import NODES
@@ -12,7 +13,19 @@ from .processes import PROCESSES
 from .row import Fault
 from .stops import STOPS
 
-__all__ = ["GROUPS", "LAUNCH_HOST", "LINKS", "NODES", "PROCESSES", "STOPS", "Fault", "Group", "parametrize", "play"]
+__all__ = [
+    "CONTROLLERS",
+    "GROUPS",
+    "LAUNCH_HOST",
+    "LINKS",
+    "NODES",
+    "PROCESSES",
+    "STOPS",
+    "Fault",
+    "Group",
+    "parametrize",
+    "play",
+]
 
 
 @dataclass(frozen=True)
@@ -55,5 +68,13 @@ GROUPS = (
         "test_faults_launch_host.py",
         LAUNCH_HOST,
         "The terminal, the launcher, its disk and its port, and what other shells do.",
+    ),
+    Group(
+        "Controller",
+        "test_faults_controllers.py",
+        CONTROLLERS,
+        "The controller is the process on the launch host that watches a run: the launch itself, or one in the background. "
+        "While none lives, nodes go on (`on_disconnect: keep`); a node on which something fails ends what runs there, and "
+        "the others learn of it once `attach` or `status` has started a new controller.",
     ),
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster import Cluster, Completed, Launcher, Process, wait_for
+from cluster.programs import start_ticks
 from scenes import Scene, wait_running
 
 from .row import Fault
@@ -51,8 +52,14 @@ class Case:
         if extra:
             extra = {k: extra.get(k, f"python={self.cluster.fake_python}") for k in fault.nodes}
         scene.nodes = self.cluster.write_list(scene.nodes, extra, python=python, nodes=list(fault.nodes))
-        self.launcher = scene.start("--config", str(config), "rank.py")
-        if fault.flows:
+        detach = ["--detach"] if fault.detached else []
+        self.launcher = scene.start(*detach, "--config", str(config), "rank.py")
+        if fault.detached:
+            done = self.launcher.wait(60)
+            assert done.exit_code == 0, done
+            assert done.stdout == f"{self.run_id}\n", done
+            self.wait_flowing()
+        elif fault.flows:
             wait_running(self.launcher, len(fault.nodes) * fault.processes)
             self.wait_flowing()
 
@@ -89,10 +96,6 @@ class Case:
         """Tell all ranks that they are through."""
         for k in self.fault.nodes:
             self.tell(k, "finish")
-
-    def say_all(self) -> str:
-        """Everything that the launcher has said so far."""
-        return self.launcher.stderr
 
     # -- files
 
@@ -176,11 +179,36 @@ class Case:
             self.cluster.kill_process(k, process.pid, signal.SIGKILL)
         self.foreign.clear()
 
+    @property
+    def entry(self) -> Path:
+        """By which the launch host remembers the run."""
+        return self.cluster.launch_home / f".aorta/launches/{self.run_id}.json"
+
+    @property
+    def controller(self) -> int:
+        """The process on the launch host that controls the run."""
+        return int(json.loads(self.entry.read_text())["pid"])
+
+    def kill_controller(self) -> None:
+        """SIGKILL of the controller, wherever it is."""
+        pid = self.controller
+        ticks = start_ticks(pid)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: start_ticks(pid) != ticks, 10, "the controller is gone")
+
     # -- what a user does
 
     def kill(self, *words: str) -> Completed:
         """`aorta-launch kill` from another shell."""
         return self.scene.verb("kill", self.run_id, "--grace", "1s", *words)
+
+    def start_attach(self) -> Launcher:
+        """`aorta-launch attach` in another shell."""
+        return self.cluster.start_launcher(["attach", self.run_id], cwd=self.scene.project)
+
+    def attach(self) -> Completed:
+        """The same to its end."""
+        return self.start_attach().wait(60)
 
 
 def wait_growing(find: Callable[[int], Path], ranks: list[int], deadline_s: float, where: str) -> None:

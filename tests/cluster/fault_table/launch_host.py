@@ -49,10 +49,10 @@ def kill_launcher(case: Case) -> None:
 
 
 def hang_up(case: Case) -> None:
-    """SIGHUP of the foreground launch, as when its terminal is closed; the ranks write on."""
+    """SIGHUP of the foreground launch, as when its terminal is closed; it goes on unseen."""
     case.launcher.send_signal(signal.SIGHUP)
-    case.launcher.wait(30)
-    case.wait_writing(*case.fault.nodes)
+    case.wait_flowing()
+    case.finish()
 
 
 def kill_while_attended(case: Case) -> Completed:
@@ -118,7 +118,7 @@ LAUNCH_HOST = (
     stopped(
         id="killed-from-elsewhere",
         happens="`aorta-launch kill` from another shell.",
-        says=("elsewhere", "KILLED"),
+        says=("stopped by aorta-launch kill", "KILLED"),
         exit_code=143,
         inject=nothing,
         ending=kill_while_attended,
@@ -128,9 +128,14 @@ LAUNCH_HOST = (
         happens="SIGKILL of the foreground launch; then `kill`.",
         inject=kill_launcher,
     ),
-    killed(
+    Fault(
         id="terminal-closed",
-        happens="The terminal of the foreground launch is closed (SIGHUP); then `kill`.",
+        happens="The terminal of the foreground launch is closed (SIGHUP).",
+        says=("SUCCEEDED",),
+        state="succeeded",
+        exit_code=0,
+        others=Others.GO_ON,
+        do="`aorta-launch attach` shows the run again.",
         inject=hang_up,
     ),
     Fault(

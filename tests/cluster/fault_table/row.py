@@ -18,7 +18,7 @@ class Others(StrEnum):
 
     GO_ON = "go on, and end well"
     STOPPED = "are stopped: TERM, grace, KILL"
-    ON_UNTIL_TOLD = "run on until the verb in the last column"
+    ON_UNTIL_TOLD = "run on until then"
     NOT_STARTED = "were never started"
 
 
@@ -86,6 +86,8 @@ class Fault:
     """Keys of launch: beside a short grace."""
     flows: bool = True
     """The run comes up, and lines of every rank arrive before the fault."""
+    detached: bool = False
+    """Launched with --detach: its controller is in the background."""
     fresh: bool = False
     """The nodes are spoilt afterwards."""
     real_torch: bool = False
