@@ -11,6 +11,8 @@ from pathlib import Path
 GRAIN_S = 1.0
 """Bytes that came within this time share one entry."""
 
+BLOCK = 1 << 16
+
 Mark = tuple[float, int]
 """From this moment on came the bytes from this offset on."""
 
@@ -51,26 +53,65 @@ def _is_torn(path: Path) -> bool:
 
 def read_marks(path: Path) -> Iterator[Mark]:
     """Read the entries in order of offset; lines that are torn are left out."""
-    offset = 0
-    try:
-        with path.open(encoding="ascii", errors="replace") as file:
-            for line in file:
-                mark = _parse_mark(line)
-                if mark is not None and mark[1] >= offset:
-                    offset = mark[1]
-                    yield mark
-    except OSError:
-        return
-
-
-def _parse_mark(line: str) -> Mark | None:
-    try:
-        moment, offset = line.split()
-        return (float(moment), int(offset)) if line.endswith("\n") else None
-    except ValueError:
-        return None
+    last = 0
+    for mark in filter(None, map(_parse_mark, _read_lines(path))):
+        if mark[1] >= last:
+            last = mark[1]
+            yield mark
 
 
 def find_since(path: Path, moment: float) -> int | None:
     """Find the offset from which on bytes came at a moment or later; None where none did."""
-    return next((offset for at, offset in read_marks(path) if at + GRAIN_S > moment), None)
+    found = None
+    for mark in filter(None, map(_parse_mark, _read_lines_back(path))):
+        # From the end: a few minutes of a log of weeks are found at once.
+        if mark[0] + GRAIN_S <= moment:
+            break
+        found = mark[1] if found is None else min(found, mark[1])
+    return found
+
+
+def _parse_mark(line: bytes) -> Mark | None:
+    try:
+        moment, offset = line.split()
+        return float(moment), int(offset)
+    except ValueError:
+        return None
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    """Give the whole lines of a file, in blocks: kept open, the files of many ranks are more than a process may have."""
+    place, rest = 0, b""
+    while block := _read_block(path, place):
+        place += len(block)
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+
+
+def _read_lines_back(path: Path) -> Iterator[bytes]:
+    """Give the whole lines of a file, the last one first."""
+    try:
+        place = path.stat().st_size
+    except OSError:
+        return
+    # What follows the last newline is torn.
+    rest, torn = b"", True
+    while place > 0:
+        begin = max(0, place - BLOCK)
+        rest, *lines = (_read_block(path, begin)[: place - begin] + rest).split(b"\n")
+        if torn and lines:
+            lines.pop()
+            torn = False
+        yield from reversed(lines)
+        place = begin
+    if not torn:
+        yield rest
+
+
+def _read_block(path: Path, place: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(place)
+            return file.read(BLOCK)
+    except OSError:
+        return b""

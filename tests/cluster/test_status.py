@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
-import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from pathlib import Path
 
 import pytest
 from cluster import Cluster, wait_for
-from cluster.launcher import launch_environ, launcher_words, on_launch_host
 from conftest import FreshCluster
 from scenes import Scene, wait_running
+from test_attach_terminal import terminal
 
 STEPS = """
 import os, sys, time
@@ -106,46 +103,18 @@ def test_watch_ends_with_the_run_and_a_finished_one_is_told_from_its_record(node
     assert (document["live"], document["nodes"], document["verdict"]["exit_code"]) == (False, [], 0)
 
 
-def read_to_the_end(terminal: int) -> bytes:
-    """Read what still comes until nobody has the other end open: a program that writes must not be held up."""
-    said = b""
-    while select.select([terminal], [], [], 20)[0]:
-        try:
-            said += os.read(terminal, 1 << 16)
-        except OSError:
-            return said
-    raise AssertionError(f"it did not end: {said!r}")
-
-
 def test_ctrl_c_at_a_terminal_ends_a_watch_and_touches_nothing(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2])
     scene.write("steps.py", STEPS)
     launcher = scene.start("steps.py")
     wait_running(launcher, 2)
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-    words = on_launch_host(nodes3.spec, launcher_words(["status", "--watch", "--every", "0.1"]), scene.project)
-    environ = {**launch_environ(nodes3.spec, None), "TERM": "xterm"}
-    with subprocess.Popen(
-        words,
-        cwd=scene.project,
-        env=environ,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        preexec_fn=lambda: os.login_tty(theirs),  # noqa: PLW1509 - the tests have one thread
-    ) as watch:
-        os.close(theirs)
-        screen = b""
-        while screen.count(b"last line") < 3:
-            assert select.select([ours], [], [], 30)[0], screen
-            screen += os.read(ours, 1 << 16)
-        os.write(ours, b"\x03")
-        screen += read_to_the_end(ours)
-        assert watch.wait(10) == 0
-    os.close(ours)
-    assert b"Traceback" not in screen
-    rows = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", screen).decode().replace("\r", "\n").splitlines()
+    with terminal(scene, "status", "--watch", "--every", "0.2") as view:
+        fcntl.ioctl(view._ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+        wait_for(lambda: view.read().count("last line") >= 3, 60, lambda: view.shown)
+        view.type("\x03")
+        assert view.wait() == 0
+    rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", view.shown).replace("\r", "\n").splitlines()
+    assert "Traceback" not in view.shown
     assert max(len(row) for row in rows if row.startswith("0 ")) <= 60
     assert any(row.startswith("0 ") and row.endswith("…") for row in rows), rows
     assert launcher.running

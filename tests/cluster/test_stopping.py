@@ -172,21 +172,6 @@ def test_kill_after_the_launcher_was_killed_and_its_ranks_stand_still(nodes3: Cl
     assert scene.verb("kill").exit_code == 2
 
 
-@pytest.mark.long
-def test_a_hangup_of_the_launchers_terminal_leaves_the_run_alone(nodes3: Cluster, tmp_path: Path) -> None:
-    scene = Scene(nodes3, tmp_path, nodes=[1, 2])
-    scene.write("sleep.py", SLEEP)
-    launcher = scene.start("sleep.py")
-    wait_running(launcher, 2)
-    launcher.send_signal(signal.SIGHUP)
-    done = launcher.wait(30)
-    print(f"SIGHUP: the launcher ends with {done.exit_code}")
-    assert scene.pids(1, "sleep.py")
-    killed = scene.verb("kill", "--grace", "2s")
-    assert killed.exit_code == 0, killed
-    scene.wait_empty(2)
-
-
 @pytest.mark.namespaces
 def test_kill_names_a_node_that_cannot_be_asked(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
     cluster = fresh_cluster(2)

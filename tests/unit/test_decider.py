@@ -223,3 +223,21 @@ def test_a_node_that_ended_itself_without_a_controller_is_a_failure() -> None:
     story.node_ends(1, code=1, state="failed", after_stop=True, reason="rank 1 failed, and no controller was there")
     story.node_ends(0, code=1, state="stopped", after_stop=True, reason="failure")
     assert story.verdict().state == "failed"
+
+
+def test_what_was_dropped_is_said_once_a_file() -> None:
+    story = Story(1, 1)
+    for file, rank, end in (("0.out", 1, 12 << 20), ("0.out", 1, 90 << 20), ("agent.err", None, 8 << 20)):
+        story.tell("gap", 1, file=file, rank=rank, **{"from": 0, "to": end})
+    assert [order.say for order in story.orders] == [
+        "warning: 12.0 MiB of the output of rank 1 on node1 were dropped there: launch.log_space_mib",
+        "warning: 8.0 MiB of the output of the agent on node1 were dropped there: launch.log_space_mib",
+    ]
+
+
+def test_logs_without_bound_and_a_disk_with_space_again_are_told() -> None:
+    story = Story(1)
+    (order,) = story.tell("log_space", 0, why="old parts of log files cannot be freed on this file system: no")
+    assert order.say.startswith("warning: node0: old parts of log files cannot be freed")
+    (order,) = story.tell("store_back", 0)
+    assert "logs can be written here again" in order.say

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,15 @@ def config(text: str) -> dict[str, str | bytes]:
 
 def nodes(text: str | bytes) -> dict[str, str | bytes]:
     return {"nodes.txt": text}
+
+
+def known_runs(*, live: bool) -> dict[str, str | bytes]:
+    """Two runs that the launch host remembers; the experiment of neither is there."""
+    files: dict[str, str | bytes] = {}
+    for run_id in ("multinode_1", "multinode_2"):
+        entry = {"run_id": run_id, "experiment": f"gone/{run_id}", "live": live, "nodes": [], "ssh": {}}
+        files[f"../home/.aorta/launches/{run_id}.json"] = json.dumps(entry)
+    return files
 
 
 WITH_CONFIG = "--config config.yaml train.py"
@@ -78,6 +88,16 @@ CASES = [
     Case("no run to kill", "kill"),
     Case("an unknown run", "kill multinode_20261127"),
     Case("a run and `--all`", "kill multinode_20261127 --all"),
+    Case("a run that is known twice", "kill multi", files=known_runs(live=False)),
+    Case("two live runs", "attach", files=known_runs(live=True)),
+    Case("no run to attach to", "attach"),
+    Case("an empty id of a run", "kill ''"),
+    Case("no signal", "kill --signal NONSENSE"),
+    Case("a run whose record is gone", "attach multinode_1", files=known_runs(live=True)),
+    Case("nothing to execute", "exec"),
+    Case("nothing to note", "note multinode_1", files=known_runs(live=False)),
+    Case("no number of runs to keep", "prune"),
+    Case("raw bytes of several ranks", "logs multinode_1 --raw --rank all", files=known_runs(live=False)),
 ]
 
 
@@ -101,6 +121,7 @@ def test_bad_input_is_told_with_its_remedy(
     case: Case, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, content in ({"nodes.txt": NODES} | dict(case.files)).items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     monkeypatch.setenv("AORTA_LAUNCH_NODES", "nodes.txt")
     for name, value in case.env.items():

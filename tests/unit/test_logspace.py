@@ -135,7 +135,7 @@ def test_on_a_small_disk_logs_take_half_of_what_is_there_without_them(
 
     folder = Folder(tmp_path, 1 << 40)
     folder.write(expected(0, 4 * MIB))
-    monkeypatch.setattr(logspace.os, "statvfs", lambda _: Disk)
+    monkeypatch.setattr(os, "statvfs", lambda _: Disk)
     folder.space.tend(1.0, folder.record)
     assert MIB <= folder.blocks() <= 2 * MIB
 

@@ -160,7 +160,7 @@ def test_what_was_missed_on_a_full_disk_is_fetched_when_it_has_space_again(
         broken.setattr(LogStore, "takes_more", lambda _: False)
         with pytest.raises(OSError, match="No space"):
             store.write("0.out", 4, b"two\n")
-        assert store.behind
+        assert store.missed() == {"0.out": 4}
         assert not any(catch_up.look(moment) for moment in (2.0, 4.0, 8.0))
     assert not catch_up.look(8.5), "not before the pause is over"
     assert catch_up.look(20.0)
@@ -181,6 +181,20 @@ def test_bytes_come_with_their_time(tmp_path: Path) -> None:
         writer.note(path, offset)
     assert path.read_text() == "100.000 0\n101.500 20\n200.250 30\n150.000 40\n151.000 60\n"
     assert [find_since(path, moment) for moment in (0, 101.1, 101.2, 150, 201.3)] == [0, 20, 20, 30, None]
+
+
+def test_times_of_a_long_log_are_found_from_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0000.out"
+    marks = [(1_000_000.0 + second * 1.5, second * 977) for second in range(20_000)]
+    path.write_text("".join(f"{at:.3f} {offset}\n" for at, offset in marks) + "1100000.0 99")
+    assert list(read_marks(path)) == marks
+    for moment in (0.0, 1_000_000.0, 1_000_001.2, 1_000_999.0, 1_012_345.6, marks[-1][0], marks[-1][0] + 1.5):
+        wanted = next((offset for at, offset in marks if at + 1.0 > moment), None)
+        assert find_since(path, moment) == wanted
+    path.write_text("")
+    assert find_since(path, 0.0) is None
+    path.write_text("5.0 0")
+    assert find_since(path, 0.0) is None
 
 
 def test_a_torn_line_of_times_costs_one_entry(tmp_path: Path) -> None:

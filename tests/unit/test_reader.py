@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
+import os
 import queue
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from runs import build_plan
 
 from orchestrator.diagnosis.events import Event
@@ -106,3 +109,37 @@ def test_a_bug_while_following_counts_as_a_loss_and_is_no_endless_wait(tmp_path:
     events = follow(tmp_path, FakeChannel({"t": "beat"}), reopen)
     assert [event.kind for event in events] == ["suspect", "lost"]
     assert "ZeroDivisionError" in events[-1].data["why"]
+
+
+def refuse(node: NodePlan) -> Link:
+    raise LinkLostError(what="no route", where=node.node.name)
+
+
+def test_a_gap_is_kept_and_told_once(tmp_path: Path) -> None:
+    gap = {"t": "gap", "f": "0.err", "from": 0, "to": 4096}
+    events = follow(tmp_path, FakeChannel(gap, gap, {"t": "end"}), refuse)
+    assert [(event.kind, dict(event.data)) for event in events] == [
+        ("gap", {"file": "0.err", "rank": 0, "from": 0, "to": 4096})
+    ]
+    assert ExperimentPaths(tmp_path).rank_err(0).stat().st_size == 4096
+
+
+def test_a_node_that_ended_while_the_disk_was_full_here_is_asked_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again = FakeChannel(), FakeChannel()
+    write = os.pwrite
+
+    def full(handle: int, data: bytes, offset: int) -> int:
+        # The node's last word comes when there is space again.
+        if len(first.frames) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(handle, data, offset)
+
+    first.frames = [Frame({"t": "log", "f": "0.out", "o": 0}, b"one\n"), Frame({"t": "end"})]
+    again.frames = [Frame({"t": "log", "f": "0.out", "o": 0}, b"one\n"), Frame({"t": "end"})]
+    monkeypatch.setattr(FakeLink, "open", lambda *_: again)
+    monkeypatch.setattr(os, "pwrite", full)
+    events = follow(tmp_path, first, refuse)
+    assert [event.kind for event in events] == ["store_error", "store_back"]
+    assert ExperimentPaths(tmp_path).rank_out(0).read_bytes() == b"one\n"
