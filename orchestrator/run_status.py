@@ -78,7 +78,8 @@ class RunStatus:
     @property
     def needs_controller(self) -> bool:
         """Nobody watches it, and something happened that has to be dealt with."""
-        if self.controller is not None or not self.live or self.verdict is not None:
+        # Without its plan nobody could take it over; kill still finds its nodes.
+        if self.controller is not None or not self.live or self.verdict is not None or self.plan is None:
             return False
         told = [node for node in self.nodes if node.report]
         troubled = any(

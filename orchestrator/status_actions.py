@@ -70,8 +70,9 @@ def watch(known: KnownRun, asker: Asker, talk: Talk, every_s: float) -> RunStatu
 
 def complete(seen: RunStatus, known: KnownRun, asker: Asker, reach: Settings, talk: Talk) -> RunStatus:
     """Let a run be brought to its end that nobody watches, and look again."""
-    talk.say(f"nobody watches {known.run_id}, and something happened on its nodes: bringing it to its end")
-    settle(known, reach, talk)
+    if again(known).live:  # else its controller has just done so
+        talk.say(f"nobody watches {known.run_id}, and something happened on its nodes: bringing it to its end")
+        settle(known, reach, talk)
     done = gather_status(again(known), asker)
     # What the nodes said before is what one wants to see beside the verdict.
     return done if done.nodes else replace(done, nodes=seen.nodes)

@@ -11,6 +11,8 @@ from orchestrator.values import NodePlan, Plan
 
 STOPPED = ("stopped", "killed", "timed out")
 """States of a node that somebody ended."""
+NEVER_STARTED = ("the launch host left before the start", "nobody said go")
+"""What a supervisor says that ended itself before its agent."""
 JOIN_EXTRA_S = 30.0
 """Beyond torchrun's own join time-out, so that its own words come first."""
 
@@ -18,10 +20,12 @@ JOIN_EXTRA_S = 30.0
 class Decider:
     """Turns events into orders: a failure stops everyone, everyone's last word ends the run."""
 
-    def __init__(self, plan: Plan, *, started: float, join_limit_s: float) -> None:
+    def __init__(self, plan: Plan, *, started: float, join_limit_s: float, begun: float | None = None) -> None:
+        """Decide on a plan that was told to start, and that we follow since `begun`, where that is later."""
         self.plan = plan
         self.history = History(plan=plan, started=started)
-        self._join_by = started + join_limit_s + JOIN_EXTRA_S
+        # Whoever takes a run over has to hear of its ranks first.
+        self._join_by = (begun or started) + join_limit_s + JOIN_EXTRA_S
         self._said_running = False
         self._said_full = False
         self._told_gaps: set[tuple[int, str]] = set()
@@ -108,7 +112,9 @@ class Decider:
 
     def _final(self, event: Event) -> list[Order]:
         state, reason = str(event.data.get("state")), str(event.data.get("reason", ""))
-        if state not in STOPPED or self.history.stop_cause is not None:
+        left = event.data.get("survivors") or event.data.get("gpus")
+        ended_by_order = state in STOPPED or bool(left and event.node_rank in self.history.stopping)
+        if not ended_by_order or self.history.stop_cause is not None:
             return []
         name = self._node(event).node.name
         if reason in STOP_CAUSES and reason != "kill":
@@ -120,6 +126,11 @@ class Decider:
                 grace_s=self.plan.grace_s if asked else self.plan.failure_grace_s,
                 say=f"{name} had been stopped ({reason}); stopping the other nodes",
                 detail=reason,
+            )
+        if reason in NEVER_STARTED:
+            why = "its launcher was killed before every node was told to start"
+            return self._stop(
+                "not joined", event, grace_s=self.plan.failure_grace_s, say=f"{why}; stopping", detail=why
             )
         reason = reason or "somebody else"
         return self._stop(

@@ -20,11 +20,15 @@ class History:
 
     plan: Plan
     started: float
+    heard: set[int] = field(default_factory=set)
+    """Nodes of which anything is known: their supervisor spoke, or their link did not hold."""
     agents: set[int] = field(default_factory=set)
     seen: dict[int, int] = field(default_factory=dict)
     """rank -> the world size that it was given."""
     exits: dict[int, RankExit] = field(default_factory=dict)
     agent_exits: dict[int, AgentExit] = field(default_factory=dict)
+    stopping: set[int] = field(default_factory=set)
+    """Nodes that were told to stop."""
     finals: dict[int, dict[str, Any]] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
     """node rank -> why it counts as lost."""
@@ -59,6 +63,10 @@ class History:
     def take(self, event: Event) -> bool:
         """Fold one event of a node in; False when it was known."""
         node_rank, data = event.node_rank, event.data
+        if node_rank >= 0 and event.kind != "stop":
+            self.heard.add(node_rank)
+        if event.kind == "stopping":
+            self.stopping.add(node_rank)
         if event.kind == "stop":
             self.note_stop(data["cause"], event.time, node_rank, str(data.get("detail", "")))
         if event.kind == "agent":

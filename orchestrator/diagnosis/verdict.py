@@ -44,9 +44,7 @@ def build_verdict(history: History, texts: Texts, ended: float) -> Verdict:
         for node_rank, final in sorted(history.finals.items())
         if final.get("gpus_why")
     )
-    # Nothing outlives a boot.
-    unknown = sorted(node_rank for node_rank, why in history.lost.items() if why != REBOOTED)
-    unasked = tuple(history.plan.nodes[node_rank].node.name for node_rank in unknown)
+    unasked = _unasked(history)
     verdict = replace(
         _judge(history, texts),
         duration_s=max(0.0, ended - history.started),
@@ -58,6 +56,9 @@ def build_verdict(history: History, texts: Texts, ended: float) -> Verdict:
     if unasked and not verdict.remedy:
         kill = f"aorta-launch kill {history.plan.run_id}"
         verdict = replace(verdict, remedy=f"{', '.join(unasked)} could not be asked; once it answers again: {kill}")
+    if (survivors or held) and verdict.state in ("killed", "timed out"):
+        # It is only stopped when nothing is left.
+        verdict = replace(verdict, state="failed", cause=f"{verdict.cause}; not all of it has ended")
     if survivors and verdict.exit_code != Exit.NODE_LOST:
         return replace(
             verdict,
@@ -67,6 +68,12 @@ def build_verdict(history: History, texts: Texts, ended: float) -> Verdict:
     if held and verdict.exit_code != Exit.NODE_LOST:
         return replace(verdict, exit_code=int(Exit.FAILED), remedy=verdict.remedy or HELD_REMEDY)
     return verdict
+
+
+def _unasked(history: History) -> tuple[str, ...]:
+    # Nothing outlives a boot.
+    unknown = sorted(node_rank for node_rank, why in history.lost.items() if why != REBOOTED)
+    return tuple(history.plan.nodes[node_rank].node.name for node_rank in unknown)
 
 
 def _judge(history: History, texts: Texts) -> Verdict:
@@ -103,10 +110,10 @@ def _stopped(history: History) -> Verdict:
         "time limit": ("timed out", Exit.TIME_LIMIT, "the time limit was reached"),
     }
     state, code, cause = table[str(history.stop_cause)]
-    if history.lost:
-        names = ", ".join(history.plan.nodes[node_rank].node.name for node_rank in sorted(history.lost))
+    if unasked := _unasked(history):
+        names = ", ".join(unasked)
         return Verdict(
-            state=state,
+            state="lost",
             exit_code=int(Exit.FAILED),
             cause=f"{cause}; {names} could not be asked",
             stopped=_stopped_ranks(history, None),

@@ -93,6 +93,11 @@ def sweep(run_id: str, node_rank: int | None, recorded: list[list[int]], grace_s
     return {"stopped": len(found), "killed": killed, "survivors": describe(survivors)}
 
 
+def proved(state: str, survivors: object, gpus: dict[str, Any]) -> str:
+    """Give the state in which a run ends here: it was stopped only if nothing of it is left."""
+    return "failed" if survivors or gpus.get("gpus") else state
+
+
 def describe(survivors: list[Process]) -> list[dict[str, Any]]:
     """Name the processes that could not be ended."""
     return [

@@ -36,8 +36,9 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
     left = ending.sweep(run_id, node_rank, recorded, left_s)
     total["found"] = total["found"] or left["stopped"] > 0
     add(total, left)
-    word = {"ev": "final", "time": clock.now(), "state": "killed", "reason": "kill", "killed": total["killed"]}
+    word = {"ev": "final", "time": clock.now(), "reason": "kill", "killed": total["killed"]}
     gpus = {} if left["survivors"] else gpu_memory.after_sweep([runfolder.read_status(path) or {} for path in folders])
+    word["state"] = ending.proved("killed", left["survivors"], gpus)
     for folder in folders:
         runfolder.note_final(folder, {**word, "survivors": left["survivors"], **gpus})
     wire.send({**total, **gpus})

@@ -27,6 +27,7 @@ KEPT = 0.75
 """Part of the space that is kept when it has run out: room for what comes until the next look."""
 
 FOREVER = float("inf")
+NO_END = 1 << 60
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV, errno.EINVAL)
@@ -78,23 +79,24 @@ class LogSpace:
         return why
 
     def _free(self, punches: Mapping[str, int], record: Callable[[], bool]) -> str:
-        before = dict(self.punched)
-        self.punched.update(punches)
+        before = self.punched
+        self.punched = {**before, **punches}
         if not punches or not record():
             # A full disk took no record: a hole that nobody knows of would be read as zeros.
             self.punched = before
             return ""
-        paths = self._files.logs()
+        paths, why = self._files.logs(), ""
         for name, offset in punches.items():
             try:
                 punch(paths[name], offset)
             except OSError as error:
+                self.punched[name] = before.get(name, 0)
                 if error.errno in _CANNOT:
                     self._space = 0
-                    self.punched = before
-                    record()
-                    return f"old parts of log files cannot be freed on this file system: {error.strerror}"
-        return ""
+                    why = f"old parts of log files cannot be freed on this file system: {error.strerror}"
+        if any(self.punched[name] < offset for name, offset in punches.items()):
+            record()
+        return why
 
 
 def free_bytes(folder: str) -> int:
@@ -102,8 +104,8 @@ def free_bytes(folder: str) -> int:
     try:
         disk = os.statvfs(folder)
     except OSError:
-        return 1 << 60
-    return disk.f_bavail * disk.f_frsize
+        return NO_END
+    return disk.f_bavail * disk.f_frsize if disk.f_blocks else NO_END
 
 
 def held_bytes(paths: Mapping[str, str], punched: Mapping[str, int]) -> dict[str, Held]:

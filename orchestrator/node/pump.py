@@ -186,6 +186,7 @@ class Pump:
         result = ending.sweep(self.run_id, status.get("node_rank"), recorded, grace_s)
         self.final = True
         gpus = {} if result["survivors"] else gpu_memory.after_sweep([status])
+        state = ending.proved(state, result["survivors"], gpus)
         event = {"ev": "final", "time": clock.now(), "state": state, "reason": reason, **result, **gpus}
         self.send({"t": "event", **event})
         runfolder.note_final(self.folder, event)

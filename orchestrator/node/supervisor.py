@@ -46,7 +46,7 @@ class Supervisor:
         self.reason = ""
         self.end_state = "stopped"
         self.stopped = 0
-        self.lease = Lease(float(order.get("lease_s", 0)))
+        self.lease = Lease(float(order.get("lease_s", 0)), float(order.get("limit_s", 0)))
         self.deadline: float | None = None
         self.stop_time: float | None = None
         self.clearing = False  # the agent has failed: what ends from now on ends because of us
@@ -102,6 +102,7 @@ class Supervisor:
             return
         self.agent_handle = processes.open_handle(self.agent.pid)
         self.state = "starting"
+        self.lease.start()
         self.tell({"ev": "agent", "pid": self.agent.pid})
 
     def find_ranks(self) -> None:
@@ -210,6 +211,7 @@ class Supervisor:
             state = "succeeded" if end.get("code") == 0 else "failed"
         # What survivors hold is told by their names.
         gpus = {} if survivors else gpu_memory.left_over(self.order.get("gpu_memory"))
+        state = ending.proved(state, survivors, gpus)
         self.finish(state, self.reason, killed + more, ending.describe(survivors), gpus)
 
     def finish(
@@ -249,7 +251,11 @@ class Supervisor:
         """Stop this node for a reason that a controller would stop the run for, while there is none."""
         if self.agent is None or self.stop_time is not None or self.clearing:
             return
-        why = self.lease.why_stop(connected=bool(self.clients.handles))
+        connected = bool(self.clients.handles)
+        if self.lease.is_out_of_time(connected=connected):
+            self.stop(self.order["grace_s"], "time limit", "timed out")
+            return
+        why = self.lease.why_stop(connected=connected)
         if why:
             failed = any(event["ev"] == "rank_exit" and (event["code"] or event["signal"]) for event in self.events)
             grace_s = self.order.get("failure_grace_s", 0.0) if failed else self.order["grace_s"]

@@ -72,8 +72,9 @@ def run_attempt(attempt: Attempt, plan: Plan) -> Outcome | None:
             ground.proof.hold.release()
         started = clock.now()
         undo.push(lambda kind, *_: call_off(readers, plan) if kind is not None else None)
-        send_go(channels)
+        # Written first: a run that is under way must never be taken for one that was not started.
         attempt.record.note_went(started)
+        send_go(channels)
         decider = Decider(plan, started=started, join_limit_s=ground.settings.join_timeout_s)
         followed = follow(desk, decider, readers, events, attempt.on_stage)
         for reader in readers:

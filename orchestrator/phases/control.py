@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.phases.known_runs import KnownRun
 
 ANSWER_LIMIT = 1 << 26
+LOOK_S = 0.5
+"""So long a lock has to be refused before it counts as held."""
 HEARD_S = 5.0
 """A controller that lives says within this time that it has heard; what it is asked for may take longer."""
 
@@ -44,26 +46,38 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def take_lock(run_id: str) -> int | None:
-    """Become the one controller of a run; None when another process is. The lock goes with the process."""
+    """Become the one controller of a run; None when another process is. The lock goes with the process.
+
+    Raises:
+        OSError: HOME cannot be written.
+    """
+    lock_path(run_id).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = os.open(lock_path(run_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    except OSError:
-        return handle  # a file system without locks: better no guard than no run
-    return handle
+    end = time.monotonic() + LOOK_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Whoever only looks holds it for a moment, too.
+            if time.monotonic() > end:
+                os.close(handle)
+                return None
+            time.sleep(0.02)
+        except OSError:
+            return handle  # a file system without locks: better no guard than no run
+        else:
+            return handle
 
 
 def has_controller(run_id: str) -> bool:
     """Tell whether some process, here or on a machine that shares this HOME, controls the run."""
     try:
-        handle = os.open(lock_path(run_id), os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(lock_path(run_id), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: many may look at once, and only the controller's own lock refuses it.
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

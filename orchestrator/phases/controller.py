@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.diagnosis.events import Event
+from orchestrator.errors import NotReadyError
 from orchestrator.node import clock
 from orchestrator.phases.control import short_path, socket_path, take_lock
 from orchestrator.transport.fanout import fan_out
@@ -69,6 +70,10 @@ class Controller:
     def follow(self, events: queue.SimpleQueue[Event], readers: Sequence[NodeReader], decider: Decider) -> None:
         """Take in what the attempt that runs now is made of."""
         self._events, self._readers, self._decider = events, readers, decider
+
+    def unfollow(self) -> None:
+        """An attempt is over and another one follows: until then a stop has to unwind what we are at."""
+        self._events, self._readers, self._decider = None, (), None
 
     def note_end(self) -> None:
         """Let those hear who wait for the end: nothing of the run is left that could be stopped."""
@@ -212,9 +217,16 @@ class Controller:
 
 @contextlib.contextmanager
 def controlling(record: Record, signals: Signals) -> Iterator[Controller]:
-    """Be the controller of a new run for the time of a block."""
+    """Be the controller of a new run for the time of a block; enter it before anybody can know of the run.
+
+    Raises:
+        NotReadyError: another process holds a run of this name.
+    """
     controller = Controller(record, signals)
-    controller.open()
+    # Where HOME cannot be written, the record says so in its own words.
+    with contextlib.suppress(OSError):
+        if not controller.open():
+            raise NotReadyError(what=f"another process holds a run of the name {record.document['run_id']}")
     try:
         yield controller
     finally:

@@ -66,10 +66,14 @@ def read_entry(entry: Path) -> KnownRun | None:
 
 
 def reach_settings(settings: Settings, known: KnownRun, keys: Mapping[str, Any] | None = None) -> Settings:
-    """Reach the nodes as the run's own launch did, but for what this call says itself."""
-    said = {key for key, origin in settings.origins.items() if origin != "default"}
-    kept = {**known.ssh, **(keys or {})}
-    return settings.model_copy(update={key: value for key, value in kept.items() if key not in said})
+    """Reach the nodes as the run's own launch did, but for what this call says itself.
+
+    `keys` are settings of the run itself: of these only a flag of this call wins, no variable and no config of its shell.
+    """
+    origins = settings.origins
+    kept = {key: value for key, value in known.ssh.items() if origins.get(key, "default") == "default"}
+    own = {key: value for key, value in (keys or {}).items() if not origins.get(key, "default").startswith("flag ")}
+    return settings.model_copy(update={**kept, **own})
 
 
 def _parse_node(document: dict[str, Any]) -> Node:

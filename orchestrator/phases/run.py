@@ -73,8 +73,8 @@ def run_on(
     run_id = paths.root.name
     record = Record(paths, settings, ground.nodes, run_id)
     record.note_facts(ground.facts)
-    record.open()
     controller = undo.enter_context(controlling(record, signals))
+    record.open()
     try:
         with told_as_full_disk(paths):
             log = EventLog(paths.events_jsonl, sys.stdout if settings.json_output else None)
@@ -183,6 +183,7 @@ def try_starts(attempt: Attempt, plan: Plan) -> tuple[Plan, Outcome | None]:
         if ground.settings.master_port is not None or number == ATTEMPTS:
             return plan, outcome
         desk.talk.warn(f"port {plan.master_port} was taken before torchrun could use it; starting again with another")
+        desk.controller.unfollow()
         attempt.signals.release()
         ground = prove_again(ground)
         attempt = replace(attempt, ground=ground)

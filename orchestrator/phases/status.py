@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from orchestrator.transport import Link
     from orchestrator.values import Node
 
-HELLO_S = 3.0
-"""One that does not say hello within this time was suspended, or its machine is on its knees: the nodes tell as much."""
 CONTROLLER_S = 12.0
 """More than it waits for its nodes."""
 REPORT_S = 15.0
@@ -79,8 +77,7 @@ def gather_status(run: KnownRun, asker: Asker) -> RunStatus:
     saved = _read_record(run)
     if not run.live:
         return _status(run, saved, None, ())
-    hello = ask_controller(run, {"op": "hello"}, HELLO_S)
-    answer = None if hello is None else ask_controller(run, {"op": "report"}, CONTROLLER_S)
+    answer = ask_controller(run, {"op": "report"}, CONTROLLER_S)
     if answer is not None and answer.get("nodes"):
         nodes = tuple(_read_node(one) for one in answer["nodes"])
         return _status(run, saved, answer, nodes, str(answer["state"]))

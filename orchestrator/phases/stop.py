@@ -23,7 +23,9 @@ def stop_known(known: KnownRun, settings: Settings) -> list[StopReport]:
     """Stop one run by the shortest way: its controller has open links; nodes it has lost, or all, are asked from here."""
     order = {"op": "stop", "grace_s": settings.grace_s}
     answer = ask_controller(known, order, settings.grace_s + EXTRA_S + 10.0)
-    told = {int(one["node_rank"]): one for one in (answer or {}).get("nodes", []) if one["final"]}
+    # Only what was said when all was over is a proof.
+    nodes = answer["nodes"] if answer is not None and answer["over"] else []
+    told = {int(one["node_rank"]): one for one in nodes if one["final"]}
     missing = [node_rank for node_rank in range(len(known.nodes)) if node_rank not in told]
     asked = stop_run([known.nodes[node_rank] for node_rank in missing], settings, known.run_id, missing)
     reports = [*asked, *(_report(node_rank, one["node"], one["final"]) for node_rank, one in told.items())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from orchestrator.phases.follow import Desk, event_key, follow
 from orchestrator.phases.known_runs import reach_settings
 from orchestrator.phases.logstore import LogStore
 from orchestrator.phases.reader import NodeReader
-from orchestrator.phases.record import Record, now_utc
+from orchestrator.phases.record import Record, end_entry, now_utc, told_as_full_disk
 from orchestrator.phases.saved_run import read_saved_run
 from orchestrator.phases.stop import stop_run
 from orchestrator.phases.watch import build_stop
@@ -59,7 +59,12 @@ def take_over(known: KnownRun, settings: Settings, talk: Talk, signals: Signals,
             talk.keep_in(saved.paths.launch_log)
         ready()
         seat = Seat(reach_settings(settings, known, known.control), talk, signals, record, controller, undo)
-        return complete(saved, seat)
+        try:
+            return complete(saved, seat)
+        except Exception as error:
+            # Nobody hears us any more, but whoever reads launch.log.
+            talk.insist(f"the controller ended: {type(error).__name__}: {error}")
+            raise
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ def complete(saved: SavedRun, seat: Seat) -> int:
     """Do what is left to do for a run, from wherever it was left."""
     plan, verdict = saved.plan, saved.verdict
     if verdict is not None and plan is not None:
+        end_entry(saved.known.entry, live=bool(verdict.survivors or verdict.unasked))
         if saved.complete:
             return verdict.exit_code
         links, _ = connect_each(saved.known.nodes, seat.settings)
@@ -94,6 +100,9 @@ def call_off(saved: SavedRun, seat: Seat) -> int:
     reports = stop_run(saved.known.nodes, seat.settings, saved.known.run_id)
     seat.talk.say(render_kill(reports))
     if not is_clean(reports):
+        names = ", ".join(report.node for report in reports if report.error or report.survivors)
+        why = f"its start could not be undone on {names}; once that answers: aorta-launch kill {saved.known.run_id}"
+        seat.record.write(state="unknown", error=why)
         return int(Exit.FAILED)
     seat.record.end_without_start("the launcher was killed before every node was told to start; nothing is left")
     return int(Exit.NOT_READY)
@@ -104,7 +113,8 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
     settings, record = seat.settings, seat.record
     seat.talk.say(f"taking {plan.run_id} over")
     links, _ = connect_each([node.node for node in plan.nodes], settings)
-    log = EventLog(saved.paths.events_jsonl)
+    with told_as_full_disk(saved.paths):
+        log = EventLog(saved.paths.events_jsonl)
     seat.undo.callback(log.close)
     log.record("taken_over")
     record.document.setdefault("taken_over", []).append(now_utc())
@@ -118,17 +128,10 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
         time_limit_s=None if limit is None else max(0.0, went + limit - clock.now()),
     )
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    readers = build_readers(saved, plan, links, settings, events)
-    decider = Decider(plan, started=went, join_limit_s=settings.join_timeout_s)
-    for document in read_events(saved.paths):
-        desk.noted.add(event_key(document))
-        if document["kind"] == "stop":
-            data = {"cause": document["cause"], "detail": document["detail"]}
-            decider.take(
-                Event(kind="stop", time=document["at"], node_rank=int(document.get("node_rank", -1)), data=data)
-            )
-            for reader in readers:
-                reader.order(build_stop(document["cause"], float(document["grace_s"])))
+    with told_as_full_disk(saved.paths):
+        readers = build_readers(saved, plan, links, settings, events)
+    decider = Decider(plan, started=went, join_limit_s=settings.join_timeout_s, begun=clock.now())
+    recall(desk, decider, readers)
 
     def note(stage: str) -> None:
         if stage in ("running", "stopping"):
@@ -139,6 +142,21 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
     if followed is None:
         return int(Exit.DONE)
     return finish([reader.link for reader in readers], settings, plan, followed.verdict, record, desk, seat.signals)
+
+
+def recall(desk: Desk, decider: Decider, readers: Sequence[NodeReader]) -> None:
+    """Go on from what was written down: who ran, and why the run was being stopped."""
+    for document in read_events(desk.paths):
+        desk.noted.add(event_key(document))
+        kind, node_rank = document["kind"], int(document.get("node_rank", -1))
+        fields = {name: value for name, value in document.items() if name not in ("time", "kind", "at", "node_rank")}
+        if kind in ("agent", "rank", "stop"):
+            decider.take(Event(kind=kind, time=document["at"], node_rank=node_rank, data=fields))
+        if kind == "stop":
+            for reader in readers:
+                reader.order(build_stop(document["cause"], float(document["grace_s"])))
+    # Nobody has spoken to us yet.
+    decider.history.heard.clear()
 
 
 def build_readers(

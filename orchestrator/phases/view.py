@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 POLL_S = 0.1
 LAST_BYTES = 2000
 """So much of each rank's output before now is shown again."""
-TAKEOVERS = 20
-"""A controller that ends without a verdict so often in a row has a bug of ours."""
+TAKEOVERS = 3
+"""Controllers that end at once so often in a row will not do better the next time."""
+AT_ONCE_S = 10.0
 EXTRA_S = 90.0
 
 
@@ -69,7 +70,9 @@ def watch_run(view: View) -> int:
         return tell_end(saved, talk)
     screen = Screens(view)
     with caught_keys() as keys:
-        for _ in range(TAKEOVERS):
+        tries = 0
+        while tries < TAKEOVERS:
+            begun = time.monotonic()
             if ensure_controller(known, view.settings, talk):
                 talk.say(f"{known.run_id} had no controller; a new one has taken it over")
             client = open_watch(known)
@@ -83,10 +86,11 @@ def watch_run(view: View) -> int:
                 talk.say(f"{known.run_id} goes on · aorta-launch attach {known.run_id} shows it again")
                 return left.exit_code
             saved = read_saved_run(known)
-            if saved.verdict is not None or saved.state == "not started":
+            if saved.verdict is not None or saved.state in ("not started", "unknown"):
                 screen.show()
                 screen.close()
                 return exit_code_of(saved)
+            tries = tries + 1 if time.monotonic() - begun < AT_ONCE_S else 0
     raise AortaError(what="its controllers end at once", where=known.run_id, remedy=f"see {saved.paths.launch_log}")
 
 
@@ -101,7 +105,9 @@ def tell_end(saved: SavedRun, talk: Talk) -> int:
 
 def exit_code_of(saved: SavedRun) -> int:
     """Give the exit code that a run's record tells."""
-    return saved.verdict.exit_code if saved.verdict is not None else int(Exit.NOT_READY)
+    if saved.verdict is not None:
+        return saved.verdict.exit_code
+    return int(Exit.FAILED if saved.state == "unknown" else Exit.NOT_READY)
 
 
 class Screens:
@@ -145,7 +151,7 @@ class Screens:
         settings = self._view.settings
         first, self._attempt = self._attempt == 0, saved.plan.attempt
         own = str(self._view.known.control.get("ranks", settings.ranks))
-        text = settings.ranks if settings.origins.get("ranks", "default") != "default" else own
+        text = settings.ranks if settings.origins.get("ranks", "default").startswith("flag ") else own
         ranks = parse_ranks(text, saved.plan.world_size)
         files = choose_files(list_files(saved.document["plan"], saved.paths), ranks, None, "both")
         files = [file for file in files if file.rank is not None]

@@ -14,6 +14,8 @@ from orchestrator.node import clock
 from orchestrator.phases.reader import NodeReader
 
 TICK_S = 0.2
+TOLD_S = 2.0
+"""What a node has been through is told within this time after its first word."""
 FIRST_WORD_S = 0.4
 """A rank's last words are on their way when its end is known: this long we wait before we quote them."""
 
@@ -48,6 +50,8 @@ class Watch:
 def watch(watched: Watch) -> bool:
     """Run the loop until every node has said its last word and every log byte is here; False when told to leave."""
     limit = None if watched.time_limit_s is None else time.monotonic() + watched.time_limit_s
+    history = watched.decider.history
+    heard: float | None = None
     user_stops = 0
     quoted = False
     while not (watched.decider.over and not any(reader.is_alive() for reader in watched.readers)):
@@ -57,7 +61,8 @@ def watch(watched: Watch) -> bool:
         if event.kind in ("interrupt", "terminate"):
             user_stops += 1
             _let_go(watched, user_stops)
-        if limit is not None and time.monotonic() > limit:
+        heard = heard or (time.monotonic() if len(history.heard) == len(history.plan.nodes) else None)
+        if limit is not None and _is_due(limit, heard) and not watched.decider.over:
             limit = None
             _do(watched, Event(kind="time_limit", time=clock.now()))
         _do(watched, event)
@@ -68,6 +73,12 @@ def watch(watched: Watch) -> bool:
     if not quoted and watched.decider.history.stop_cause == "failure":
         watched.say(watched.first_words())
     return True
+
+
+def _is_due(limit: float, heard: float | None) -> bool:
+    """Say whether the time limit is over; a run that is taken over may have ended before it, and says so first."""
+    now = time.monotonic()
+    return heard is not None and now > limit and now > heard + TOLD_S
 
 
 def _tell_stages(watched: Watch) -> None:

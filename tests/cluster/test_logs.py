@@ -143,7 +143,7 @@ def test_without_a_controller_logs_are_fetched_first(nodes3: Cluster, tmp_path: 
 def test_what_was_dropped_is_told_in_one_line(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1])
     scene.write("flood.py", FLOOD)
-    done = scene.launch("flood.py", "3072", "60", "1e12", env={"AORTA_LAUNCH_LOG_SPACE_MIB": "4"})
+    done = scene.launch("flood.py", "2048", "60", "1e12", env={"AORTA_LAUNCH_LOG_SPACE_MIB": "4"})
     assert done.exit_code == 0, done
     gaps = told_gaps(scene.experiment, "rank_0000.out")
     assert gaps
@@ -154,5 +154,5 @@ def test_what_was_dropped_is_told_in_one_line(nodes3: Cluster, tmp_path: Path) -
     missing = sum(end - start for start, end in gaps)
     line = f'"{sys.executable}" -m orchestrator logs "$0" --raw | wc -c'
     raw = scene.cluster.run_on_launch_host(["sh", "-c", line, run], cwd=scene.project)
-    assert int(raw.stdout) == 192 * MIB - missing
+    assert int(raw.stdout) == 128 * MIB - missing
     assert raw.stderr.count("were dropped here") == len(gaps)

@@ -103,6 +103,7 @@ def test_watch_ends_with_the_run_and_a_finished_one_is_told_from_its_record(node
     assert (document["live"], document["nodes"], document["verdict"]["exit_code"]) == (False, [], 0)
 
 
+@pytest.mark.long
 def test_ctrl_c_at_a_terminal_ends_a_watch_and_touches_nothing(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2])
     scene.write("steps.py", STEPS)
@@ -110,7 +111,7 @@ def test_ctrl_c_at_a_terminal_ends_a_watch_and_touches_nothing(nodes3: Cluster, 
     wait_running(launcher, 2)
     with terminal(scene, "status", "--watch", "--every", "0.2") as view:
         fcntl.ioctl(view._ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-        wait_for(lambda: view.read().count("last line") >= 3, 60, lambda: view.shown)
+        wait_for(lambda: view.read().count("0 " + nodes3.address(1)) >= 3, 60, lambda: view.shown)
         view.type("\x03")
         assert view.wait() == 0
     rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", view.shown).replace("\r", "\n").splitlines()
@@ -144,6 +145,7 @@ def test_without_a_controller_a_failure_is_brought_to_its_end(nodes3: Cluster, t
     assert scene.verdict()["state"] == "failed"
 
 
+@pytest.mark.long
 @pytest.mark.namespaces
 def test_a_node_that_cannot_be_asked_and_a_driver_that_hangs(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
     cluster = fresh_cluster(3, gpus=2)
@@ -162,6 +164,14 @@ def test_a_node_that_cannot_be_asked_and_a_driver_that_hangs(fresh_cluster: Fres
     assert "GPUs: nvidia-smi gave no answer within 5 s" in done.stdout
     assert time.monotonic() - begin < 25
     assert "suspect" not in launcher.stderr
+
+    launcher.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    done = scene.verb("status")
+    print(f"status with a controller that stands still: {time.monotonic() - begin:.2f} s")
+    assert done.exit_code == 0, done
+    assert "its controller does not answer" in done.stdout
+    assert f"2 {cluster.address(3)}  running" in done.stdout
 
     launcher.kill()
     cluster.stop_sshd(3)

@@ -40,7 +40,13 @@ def known_runs(*, live: bool) -> dict[str, str | bytes]:
     """Two runs that the launch host remembers; the experiment of neither is there."""
     files: dict[str, str | bytes] = {}
     for run_id in ("multinode_1", "multinode_2"):
-        entry = {"run_id": run_id, "experiment": f"gone/{run_id}", "live": live, "nodes": [], "ssh": {}}
+        entry: dict[str, object] = {
+            "run_id": run_id,
+            "experiment": f"gone/{run_id}",
+            "live": live,
+            "nodes": [],
+            "ssh": {},
+        }
         files[f"../home/.aorta/launches/{run_id}.json"] = json.dumps(entry)
     return files
 

@@ -53,3 +53,15 @@ def test_without_a_controller_a_failure_ends_the_node_at_once(clock: Clock) -> N
     one.note_failure("rank 3 failed", connected=False)
     one.note_failure("rank 4 failed", connected=False)
     assert one.why_stop(connected=False).startswith("rank 3 failed")
+
+
+def test_a_time_limit_is_kept_without_a_controller(clock: Clock) -> None:
+    one = Lease(0, 60)
+    clock.now += 1000
+    assert not one.is_out_of_time(connected=False), "it runs from the start of the agent"
+    one.start()
+    clock.now += 60
+    assert one.is_out_of_time(connected=False)
+    assert not one.is_out_of_time(connected=True), "the controller orders it, with its own words"
+    clock.now += ORDER_S
+    assert one.is_out_of_time(connected=True)

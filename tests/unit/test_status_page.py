@@ -43,7 +43,7 @@ def away(node_rank: int) -> NodeStatus:
 
 def run(*nodes: NodeStatus, **fields: Any) -> RunStatus:
     values: dict[str, Any] = {"run_id": "run", "experiment": "/e/run", "state": "running", "live": True, **fields}
-    return RunStatus(nodes=nodes, plan=build_plan(2, 2), **values)
+    return RunStatus(nodes=nodes, **{"plan": build_plan(2, 2), **values})
 
 
 def test_the_state_of_a_run_is_that_of_its_nodes() -> None:
@@ -66,6 +66,7 @@ def test_when_a_run_needs_a_controller() -> None:
     assert not run(done, away(1)).needs_controller
     assert not run(failed, node(1), controller=BACKGROUND).needs_controller
     assert not run(failed, live=False).needs_controller
+    assert not run(failed, plan=None).needs_controller
     assert not run(failed, verdict=Verdict(state="failed", exit_code=1, cause="x")).needs_controller
 
 

@@ -74,15 +74,30 @@ def small_experiments(case: Case) -> None:
 
 
 def fill_experiments(case: Case) -> None:
-    """Fill that disk until the launcher has noticed, then free it again."""
-    filler = case.tmp_path / "disk" / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
+    """Fill that disk, and wait until the launcher has noticed."""
+    with (case.tmp_path / "disk" / "filler").open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
     case.launcher.wait_for_text("logs cannot be written here", 60)
     case.wait_writing(*case.fault.nodes)
-    filler.unlink()
+
+
+def fill_experiments_for_a_while(case: Case) -> None:
+    """Fill that disk, and free it while the run still goes on."""
+    fill_experiments(case)
+    (case.tmp_path / "disk" / "filler").unlink()
+    case.wait_writing(*case.fault.nodes)
     case.finish()
+
+
+def free_and_attach(case: Case) -> Completed:
+    """Let the run end, make space, and let `attach` complete what is missing."""
+    case.finish()
+    done = case.launcher.wait(60)
+    (case.tmp_path / "disk" / "filler").unlink()
+    attached = case.attach()
+    assert attached.exit_code == case.fault.exit_code, attached
+    return done
 
 
 def steal_port(case: Case) -> None:
@@ -145,10 +160,22 @@ LAUNCH_HOST = (
         state="succeeded",
         exit_code=0,
         others=Others.GO_ON,
-        logs=Logs.BEGINNING,
-        do="The rest of the logs lies on the nodes, in the run folder below ~/.aorta/runs.",
+        do="Nothing where space comes back: what is missing is fetched from the nodes.",
+        before=small_experiments,
+        inject=fill_experiments_for_a_while,
+    ),
+    Fault(
+        id="launch-host-disk-full-to-the-end",
+        happens="The launch host's disk is full until the run has ended.",
+        says=("logs cannot be written here", "they remain on the nodes", "SUCCEEDED"),
+        state="succeeded",
+        exit_code=0,
+        others=Others.GO_ON,
+        do="Free space, then `aorta-launch attach`: what is missing is fetched from the nodes.",
         before=small_experiments,
         inject=fill_experiments,
+        ending=free_and_attach,
+        long=True,
     ),
     Fault(
         id="port-taken-late",

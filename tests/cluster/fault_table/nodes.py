@@ -154,10 +154,10 @@ NODES = (
     Fault(
         id="disk-full",
         happens="A node's disk fills up in mid-run; its rank cannot write its log any more and ends with an error.",
-        says=("rank 1 on {node2} ended with exit code 1", "stopping the other nodes"),
+        says=("rank 1 on {node2} ended with exit code 1", "the disk is full that takes its output (~/.aorta)"),
         state="failed",
         exit_code=1,
-        first=First(1, 1),
+        first=First(1, 1, "the disk is full"),
         others=Others.STOPPED,
         do="Free space on the node; `aorta-launch prune` frees what old runs hold.",
         before=small_disk,
@@ -208,7 +208,8 @@ NODES = (
     Fault(
         id="node-rebooted",
         happens="A node is rebooted in mid-run and is back before it counts as lost.",
-        says=("{node2} is lost (rebooted)",),
+        says=("{node2} is lost (rebooted)", "nothing of the run is left there: launch again"),
+        never=("NOT ASKED", "aorta-launch kill", "nothing was missed"),
         state="lost",
         exit_code=4,
         first=First(1, None, "rebooted"),

@@ -66,7 +66,8 @@ def check_said(case: Case, done: Completed) -> None:
     places = {f"node{k}": case.cluster.address(k) for k in case.fault.nodes}
     for words in case.fault.says:
         assert words.format(**places) in said, f"{words!r} was not said: {done}"
-    assert "orchestrator/" not in said, done
+    for words in ("orchestrator/", "internal error", *case.fault.never):
+        assert words.format(**places) not in said, f"{words!r} was said: {done}"
 
 
 def check_verdict(case: Case, done: Completed) -> None:

@@ -66,6 +66,8 @@ class Fault:
     do: str
     """What a user does next."""
     inject: Callable[[Case], None]
+    never: tuple[str, ...] = ()
+    """What must not be said: it would be untrue."""
     first: First | None = None
     logs: Logs = Logs.EQUAL
     note: str = ""

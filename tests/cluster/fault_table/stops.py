@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .case import Case, kill_from_elsewhere, press_ctrl_c
-from .row import Fault, First, Logs, Others
+from .row import Fault, Logs, Others
 
 DAEMON = '[sys.executable, "-c", "import time; time.sleep(600)  # daemon"]'
 DEAF = '[sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)  # daemon"]'
@@ -216,8 +216,7 @@ STOPS = (
         happens="The record of a killed supervisor is from before the node's last boot.",
         note="Pretended: its boot id is written over, and a foreign pid is put in.",
         inject=other_boot,
-        state="lost",
-        first=First(1, None, "rebooted"),
+        never=("could not be asked",),
         do="`aorta-launch kill`; what the record names is not signalled, what carries the run's id is.",
     ),
 )
