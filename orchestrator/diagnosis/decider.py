@@ -13,6 +13,7 @@ STOPPED = ("stopped", "killed", "timed out")
 """States of a node that somebody ended."""
 NEVER_STARTED = ("the launch host left before the start", "nobody said go")
 """What a supervisor says that ended itself before its agent."""
+KILLED_EARLY = "its controller was killed before every node was told to start"
 JOIN_EXTRA_S = 30.0
 """Beyond torchrun's own join time-out, so that its own words come first."""
 
@@ -128,10 +129,8 @@ class Decider:
                 detail=reason,
             )
         if reason in NEVER_STARTED:
-            why = "its launcher was killed before every node was told to start"
-            return self._stop(
-                "not joined", event, grace_s=self.plan.failure_grace_s, say=f"{why}; stopping", detail=why
-            )
+            say = f"{KILLED_EARLY}; stopping"
+            return self._stop("not joined", event, grace_s=self.plan.failure_grace_s, say=say, detail=KILLED_EARLY)
         reason = reason or "somebody else"
         return self._stop(
             "elsewhere",
@@ -152,7 +151,13 @@ class Decider:
     def _lost(self, event: Event) -> list[Order]:
         why = REBOOTED if event.kind == "rebooted" else str(event.data.get("why", "no answer"))
         if event.node_rank in self.history.finals:
-            return []
+            node = self._node(event)
+            return [
+                Order(
+                    say=f"warning: {node.node.name} is away since its last word ({why}): its logs here may end early;"
+                    f" the rest lies in {node.run_folder} on it"
+                )
+            ]
         self.history.lost[event.node_rank] = why
         name = self._node(event).node.name
         return self._stop(
@@ -164,10 +169,15 @@ class Decider:
         ) or [Order(say=f"{name} is lost ({why})")]
 
     def _suspect(self, event: Event) -> list[Order]:
-        self.history.suspect.add(event.node_rank)
-        return [
-            Order(say=f"{self._node(event).node.name}: the link is silent ({event.data.get('why', '')}); trying again")
-        ]
+        history = self.history
+        history.suspect.add(event.node_rank)
+        say = f"{self._node(event).node.name}: the link is silent ({event.data.get('why', '')}); trying again"
+        left = set(self._all()) - set(history.lost)
+        if len(left) > 1 and left <= history.suspect:
+            say += (
+                "\nno node answers: has this machine lost its network? the run goes on, and so do we once they answer"
+            )
+        return [Order(say=say)]
 
     def _back(self, event: Event) -> list[Order]:
         self.history.suspect.discard(event.node_rank)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from orchestrator.diagnosis.events import AgentExit
-from orchestrator.diagnosis.history import REBOOTED, History
+from orchestrator.diagnosis.history import REBOOTED, History, StopCause
 from orchestrator.diagnosis.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
 from orchestrator.values import Evidence, Exit, FirstFailure, RankExit, RunState, Verdict
 
@@ -77,9 +77,13 @@ def _unasked(history: History) -> tuple[str, ...]:
 
 
 def _judge(history: History, texts: Texts) -> Verdict:
-    if history.stop_cause in ("interrupt", "terminate", "kill", "elsewhere", "time limit"):
-        return _stopped(history)
-    if history.stop_cause == "lost":
+    cause = history.stop_cause
+    killed = any(final.get("reason") == "kill" for final in history.finals.values())
+    if cause == "lost" and killed and all(why == REBOOTED for why in history.lost.values()):
+        cause = "kill"  # which of the two is told first is chance
+    if cause in ("interrupt", "terminate", "kill", "elsewhere", "time limit"):
+        return _stopped(history, cause)
+    if cause == "lost":
         return _lost(history)
     if history.stop_cause == "not joined":
         return _not_joined(history, texts)
@@ -101,7 +105,7 @@ def _judge(history: History, texts: Texts) -> Verdict:
     )
 
 
-def _stopped(history: History) -> Verdict:
+def _stopped(history: History, stop_cause: StopCause) -> Verdict:
     table: dict[str, tuple[RunState, Exit, str]] = {
         "interrupt": ("killed", Exit.INTERRUPTED, "stopped by Ctrl-C"),
         "terminate": ("killed", Exit.STOPPED, "stopped by SIGTERM"),
@@ -109,7 +113,7 @@ def _stopped(history: History) -> Verdict:
         "elsewhere": ("killed", Exit.STOPPED, f"stopped from elsewhere ({history.stop_detail})"),
         "time limit": ("timed out", Exit.TIME_LIMIT, "the time limit was reached"),
     }
-    state, code, cause = table[str(history.stop_cause)]
+    state, code, cause = table[stop_cause]
     if unasked := _unasked(history):
         names = ", ".join(unasked)
         return Verdict(

@@ -24,7 +24,10 @@ class Clients:
 
     def accept(self, listener: socket.socket, events: list[dict[str, Any]]) -> None:
         """Let a client in and tell it everything that has happened."""
-        client, _ = listener.accept()
+        try:
+            client, _ = listener.accept()
+        except OSError:
+            return  # it has left, or we have no file left for it: it may come again
         # A client that stops reading must not hold us up: it is dropped and may come again.
         client.settimeout(1.0)
         handle = client.fileno()
@@ -60,7 +63,7 @@ class Clients:
             if handle in ready and handle in self._clients:
                 yield from self._read_one(handle)
 
-    def _read_one(self, handle: int) -> list[dict[str, Any]]:
+    def _read_one(self, handle: int) -> list[Any]:
         try:
             data = self._clients[handle].recv(1 << 16)
         except OSError:
@@ -68,4 +71,11 @@ class Clients:
         if not data:
             self._drop(handle)
             return []
-        return self._lines[handle].feed(data)
+        try:
+            orders: list[Any] = self._lines[handle].feed(data)
+        except ValueError:
+            orders = [None]
+        if not all(isinstance(order, dict) for order in orders):
+            self._drop(handle)  # whatever that is, it is no launch host of ours
+            return []
+        return orders

@@ -79,7 +79,13 @@ def end_supervisor(supervisor: Process) -> tuple[int, list[Process]]:
     return killed + 1, survivors
 
 
-def sweep(run_id: str, node_rank: int | None, recorded: list[list[int]], grace_s: float) -> dict[str, Any]:
+def sweep(
+    run_id: str,
+    node_rank: int | None,
+    recorded: list[list[int]],
+    grace_s: float,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """End what is left of a run that has no supervisor any more: TERM, grace, KILL, proof."""
     find = of_run(run_id, node_rank, recorded, spare=(os.getpid(), os.getppid()))
     found = living(find())
@@ -88,6 +94,7 @@ def sweep(run_id: str, node_rank: int | None, recorded: list[list[int]], grace_s
             processes.send_signal(process, signal.SIGTERM)
         end = time.monotonic() + grace_s
         while living(find()) and time.monotonic() < end:
+            meanwhile()
             time.sleep(0.05)
     killed, survivors = kill_until_empty(find)
     return {"stopped": len(found), "killed": killed, "survivors": describe(survivors)}
@@ -95,7 +102,8 @@ def sweep(run_id: str, node_rank: int | None, recorded: list[list[int]], grace_s
 
 def proved(state: str, survivors: object, gpus: dict[str, Any]) -> str:
     """Give the state in which a run ends here: it was stopped only if nothing of it is left."""
-    return "failed" if survivors or gpus.get("gpus") else state
+    left = bool(survivors or gpus.get("gpus"))
+    return "failed" if left and state != "succeeded" else state
 
 
 def describe(survivors: list[Process]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ the logs still come, and a stop order still ends the run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from orchestrator.node.wire import Lines, Wire, frame
 POLL_S = 0.1
 """Often enough to look live, seldom enough that a message is worth its cost."""
 BEAT_S = 5.0
+RECONNECT_S = 0.2
 GONE_S = 60.0
 """A launch host that orders nothing and sends no beat for so long has lost this link, whatever sshd believes."""
 DRAINED = 2
@@ -51,6 +53,8 @@ class Pump:
         self.next_look = self.next_beat = 0.0
         self.heard = time.monotonic()
         self.ends: dict[str, int] | None = None
+        self.next_connect = math.inf
+        self.said_end = False
         self.busy = False
         self.reports: list[tuple[Any, ReportJob]] = []
         os.set_blocking(wire.out, False)
@@ -99,6 +103,7 @@ class Pump:
     def connect(self) -> None:
         """Reach the supervisor by its socket; the path is relative because it may be long."""
         os.chdir(self.folder)
+        self.next_connect = math.inf
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         client.settimeout(5.0)
         try:
@@ -115,15 +120,24 @@ class Pump:
         if self.supervisor is not None:
             self.supervisor.close()
             self.supervisor = None
+        if self.final or self.gone:
+            return
         status = runfolder.read_status(self.folder) or {}
-        if not self.final and not self.gone:
-            # Whoever takes the run over knows nothing of what was told before.
-            for event in status.get("events", []):
-                self.send({"t": "event", **event})
-                self.final = self.final or event["ev"] == "final"
-            if not self.final:
-                self.gone = True
-                self.send({"t": "event", "ev": "supervisor_lost", "time": clock.now()})
+        if self.repeat(status):
+            return
+        if runfolder.supervisor_of(status) is not None:
+            # It only let us go: it does not wait for those who read slowly.
+            self.next_connect = time.monotonic() + RECONNECT_S
+            return
+        self.gone = True
+        self.send({"t": "event", "ev": "supervisor_lost", "time": clock.now()})
+
+    def repeat(self, status: dict[str, Any]) -> bool:
+        """Tell what stands in the status file, whoever takes the run over knows nothing of it; True with the last word."""
+        for event in status.get("events", []):
+            self.send({"t": "event", **event})
+            self.final = self.final or event["ev"] == "final"
+        return self.final
 
     def read_supervisor(self) -> None:
         """Pass the supervisor's events on."""
@@ -183,7 +197,7 @@ class Pump:
         """End a run whose supervisor was killed."""
         status = runfolder.read_status(self.folder) or {}
         recorded = runfolder.recorded(status)
-        result = ending.sweep(self.run_id, status.get("node_rank"), recorded, grace_s)
+        result = ending.sweep(self.run_id, status.get("node_rank"), recorded, grace_s, self.show_life)
         self.final = True
         gpus = {} if result["survivors"] else gpu_memory.after_sweep([status])
         state = ending.proved(state, result["survivors"], gpus)
@@ -191,10 +205,20 @@ class Pump:
         self.send({"t": "event", **event})
         runfolder.note_final(self.folder, event)
 
+    def show_life(self) -> None:
+        """Let the launch host hear of us while something else takes time."""
+        if time.monotonic() >= self.next_beat:
+            self.send({"t": "beat"})
+            self.next_beat = time.monotonic() + BEAT_S
+            with contextlib.suppress(BrokenPipeError):
+                self.flush()
+
     # -- the loop
 
     def run(self) -> None:
         """Pump until the run on this node is over and all is sent, or until the launch host closes its end."""
+        # A supervisor that stands still lets us in and tells nothing.
+        self.repeat(runfolder.read_status(self.folder) or {})
         self.connect()
         drained = 0
         while True:
@@ -206,10 +230,11 @@ class Pump:
             if now >= self.stop_by and not self.final:
                 self.take_over()
             self.send_reports()
-            if now >= self.next_beat:
-                self.send({"t": "beat"})
-                self.next_beat = now + BEAT_S
-            if drained == DRAINED:
+            self.show_life()
+            if now >= self.next_connect:
+                self.connect()
+            if drained >= DRAINED and not self.said_end:
+                self.said_end = True
                 self.send({"t": "end"})
             try:
                 self.flush()

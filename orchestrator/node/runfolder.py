@@ -12,6 +12,7 @@ from orchestrator.node import clock, processes
 STATUS = "status.json"
 SOCKET = "s"
 PROTOCOL = 1
+PASSING = ("prepared", "starting", "running", "stopping")
 FULL_BYTES = 1 << 16
 """Less than this is no space."""
 
@@ -32,6 +33,10 @@ def write_status(path: str, status: dict[str, Any]) -> bool:
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
+            if status.get("state", PASSING[0]) not in PASSING:
+                # How it ended has to outlive a power cut; not more often, a slow disk would hold us up.
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, os.path.join(path, STATUS))
     except OSError:
         return False

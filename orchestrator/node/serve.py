@@ -16,7 +16,12 @@ from orchestrator.node.supervisor import Supervisor
 def take_lock() -> int:
     """Hold the run folder for this supervisor alone; not inherited by anything that it starts."""
     handle = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit("another supervisor holds this run folder") from None
+    except OSError:
+        pass  # a file system without locks: better no guard than no run
     return handle
 
 

@@ -27,6 +27,7 @@ LINGER_S = 5.0
 TAIL_S = 2.0
 """What outlives its agent after a stop order gets at most this much of the grace."""
 HEARTBEAT_S = 5.0
+SIGNALS_KEPT = 10
 
 
 class Supervisor:
@@ -62,6 +63,10 @@ class Supervisor:
     def tell(self, event: dict[str, Any]) -> None:
         """Keep an event and send it to everyone who listens."""
         event.setdefault("time", clock.now())
+        if event["ev"] == "signalled":
+            # Who signals every second must not make what we repeat to newcomers longer and longer.
+            old = [told for told in self.events if told["ev"] == "signalled"][:-SIGNALS_KEPT]
+            self.events = [told for told in self.events if told not in old]
         self.events.append(event)
         self.clients.send(event)
         self.record()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TextIO
@@ -61,7 +61,9 @@ class Talk:
 
     def _keep(self, words: RenderableType) -> None:
         if self._kept is not None:
-            _print(self._kept, words)
+            with suppress(OSError):  # a disk that is full now may have space again for the next word
+                for part in words.renderables if isinstance(words, Group) else (words,):
+                    self._kept.print(part, soft_wrap=isinstance(part, str | Text))
 
     def insist(self, words: RenderableType) -> None:
         """Tell what has to be heard with -q too."""

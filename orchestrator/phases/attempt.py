@@ -13,6 +13,7 @@ from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.tracebacks import address_in_use
 from orchestrator.node import clock
 from orchestrator.phases.connect import connect
+from orchestrator.phases.contact import Contact
 from orchestrator.phases.follow import Desk, Followed, follow
 from orchestrator.phases.logstore import LogStore
 from orchestrator.phases.reader import NodeReader
@@ -117,6 +118,7 @@ def build_readers(
         link.pythons = ground.links[node.node_rank].pythons
         return link
 
+    contact = Contact(range(len(plan.nodes)))
     return [
         NodeReader(
             plan=plan,
@@ -128,6 +130,7 @@ def build_readers(
             reopen=reopen,
             lost_after_s=ground.settings.lost_after_s,
             clock_offset_s=ground.facts[node.node_rank].clock_offset_s or 0.0,
+            contact=contact,
         )
         for node in plan.nodes
     ]

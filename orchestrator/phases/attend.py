@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import AortaError
 from orchestrator.output.console import build_talk
 from orchestrator.phases.background import Tell, start_in_background
-from orchestrator.phases.control import has_controller, name_controller, open_socket
+from orchestrator.phases.control import connect_socket, has_controller, name_controller
 from orchestrator.phases.signals import caught_signals
 from orchestrator.phases.takeover import take_over
 
@@ -58,7 +58,7 @@ def open_watch(known: KnownRun) -> socket.socket | None:
     """
     end = time.monotonic() + READY_S
     while True:
-        client = open_socket(known, READY_S)
+        client = connect_socket(known.run_id, READY_S)
         if client is not None:
             with contextlib.suppress(OSError):
                 client.sendall(b'{"op": "watch"}\n')

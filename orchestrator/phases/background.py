@@ -23,6 +23,8 @@ class Told:
     def __init__(self, pid: int, pipe: int) -> None:
         self._pid = pid
         self._pipe = pipe
+        self._over = False
+        """Its number may be another process's by now."""
 
     def wait(self) -> dict[str, Any] | None:
         """Wait for its word; None when it has ended without one, as after a run that never started."""
@@ -37,6 +39,7 @@ class Told:
         """Wait for its end."""
         with self._passed_on():
             _, status = os.waitpid(self._pid, 0)
+            self._over = True
         code = os.waitstatus_to_exitcode(status)
         return code if code >= 0 else int(Exit.FAILED)
 
@@ -45,8 +48,9 @@ class Told:
         """Pass Ctrl-C and SIGTERM on: it is in another session, and would not hear of them."""
 
         def hand_over(number: int, _frame: object) -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
+            if not self._over:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, number)
 
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, hand_over) for number in numbers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 OUTPUTS = NodePaths(PurePosixPath("/")).outputs.name
 HUGE_GIB = 10.0
 GIB = 1 << 30
+PULLED = ".aorta-collect-"
 
 
 @dataclass(frozen=True)
@@ -35,24 +37,35 @@ class Came:
     file: Path
 
 
+@dataclass(frozen=True)
+class Collected:
+    """What came of collecting the outputs of a run."""
+
+    errors: tuple[AortaError, ...] = ()
+    """What the user has to hear: one error for each node whose outputs did not come, one when they are huge."""
+    missing: tuple[str, ...] = ()
+    """The nodes whose outputs are not here, or not all of them."""
+
+
 def collect_outputs(
     links: Sequence[Link | None], plan: Plan, paths: ExperimentPaths, settings: Settings
-) -> list[AortaError]:
-    """Copy every node's outputs here and merge them; what came from some nodes stays when others fail.
-
-    Gives one error for each node whose outputs did not come, or not all, and one when they are huge.
-    """
+) -> Collected:
+    """Copy every node's outputs here and merge them; what came from some nodes stays when others fail."""
     pairs = list(zip(links, plan.nodes, strict=True))
     try:
         paths.outputs.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".aorta-collect-", dir=paths.root) as folder:
+        # Only the controller collects: what is there is of one that was killed while it did.
+        for stale in paths.root.glob(f"{PULLED}*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=PULLED, dir=paths.root) as folder:
             _, errors = try_all(lambda pair: _pull(pair[0], pair[1], Path(folder)), pairs, settings.fanout)
             came = [file for _, node in pairs for file in list_came(Path(folder), node.node_rank)]
             total_gib = sum(item.file.lstat().st_size for item in came) / GIB
             merge_outputs(came, paths.outputs)
     except OSError as error:
         where = os.fsdecode(error.filename or paths.outputs)
-        return [CollectError(what=f"outputs cannot be kept: {error.strerror}", where=where, remedy="free space here")]
+        full = CollectError(what=f"outputs cannot be kept: {error.strerror}", where=where, remedy="free space here")
+        return Collected((full,), tuple(node.node.name for node in plan.nodes))
     told = [errors[place] for place in sorted(errors)]
     if total_gib > HUGE_GIB:
         told.append(
@@ -62,7 +75,7 @@ def collect_outputs(
                 remedy="write what need not come back somewhere else than $AORTA_OUTPUT_DIR",
             )
         )
-    return told
+    return Collected(tuple(told), tuple(plan.nodes[place].node.name for place in sorted(errors)))
 
 
 def _pull(link: Link | None, node: NodePlan, folder: Path) -> None:
@@ -109,8 +122,16 @@ def merge_outputs(came: Sequence[Came], outputs: Path) -> None:
         if path not in split and all(_same(items[0].file, other.file) for other in items[1:]):
             _move(items[0].file, outputs / path)
         else:
+            _unmerge(outputs / path, items)
             for item in items:
                 _move(item.file, outputs / f"node_{item.node_rank}" / path)
+
+
+def _unmerge(file: Path, items: Sequence[Came]) -> None:
+    """Remove what an earlier try put where all nodes agree, when a node was still missing that disagrees."""
+    if file.is_symlink() or file.is_file():
+        if any(_same(item.file, file) for item in items):
+            file.unlink()
 
 
 def _upper(path: str) -> list[str]:

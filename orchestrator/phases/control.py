@@ -64,7 +64,11 @@ def take_lock(run_id: str) -> int | None:
                 return None
             time.sleep(0.02)
         except OSError:
-            return handle  # a file system without locks: better no guard than no run
+            # A file system without locks: better no guard than no run, but for a socket that answers.
+            if not _answers(run_id):
+                return handle
+            os.close(handle)
+            return None
         else:
             return handle
 
@@ -81,19 +85,26 @@ def has_controller(run_id: str) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return False
+        return _answers(run_id)
     else:
         return False
     finally:
         os.close(handle)
 
 
-def open_socket(run: KnownRun, timeout_s: float) -> socket.socket | None:
+def _answers(run_id: str) -> bool:
+    client = connect_socket(run_id, LOOK_S)
+    if client is not None:
+        client.close()
+    return client is not None
+
+
+def connect_socket(run_id: str, timeout_s: float) -> socket.socket | None:
     """Connect to the controller of a run; None when there is none."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(timeout_s)
     try:
-        with short_path(socket_path(run.run_id)) as name:
+        with short_path(socket_path(run_id)) as name:
             client.connect(name)
     except OSError:
         client.close()
@@ -101,9 +112,20 @@ def open_socket(run: KnownRun, timeout_s: float) -> socket.socket | None:
     return client
 
 
+def tell_controller(run: KnownRun, request: Mapping[str, Any]) -> bool:
+    """Give an order to the controller of a run and do not wait for what comes of it; tell whether it was heard."""
+    client = connect_socket(run.run_id, HEARD_S)
+    if client is None:
+        return False
+    with client, contextlib.suppress(OSError):
+        client.sendall(json.dumps(request).encode() + b"\n")
+        return bool(client.recv(1 << 12))
+    return False
+
+
 def ask_controller(run: KnownRun, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any] | None:
     """Ask the living controller of a run; None when there is none, or it does not answer in time."""
-    client = open_socket(run, min(timeout_s, HEARD_S))
+    client = connect_socket(run.run_id, min(timeout_s, HEARD_S))
     if client is None:
         return None
     end = time.monotonic() + timeout_s

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from orchestrator.diagnosis.events import Event
 from orchestrator.errors import NotReadyError
 from orchestrator.node import clock
-from orchestrator.phases.control import short_path, socket_path, take_lock
+from orchestrator.phases.control import lock_path, short_path, socket_path, take_lock
 from orchestrator.transport.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Controller:
         self._run_id: str = record.document["run_id"]
         self._lock: int | None = None
         self._listener: socket.socket | None = None
-        self._watchers: list[socket.socket] = []
+        self._watchers: set[socket.socket] = set()
         self._ended = threading.Event()
         self._events: queue.SimpleQueue[Event] | None = None
         self._readers: Sequence[NodeReader] = ()
@@ -84,7 +84,7 @@ class Controller:
         self._ended.set()
         with contextlib.suppress(OSError):
             socket_path(self._run_id).unlink()
-        for one in (self._listener, *self._watchers):
+        for one in (self._listener, *tuple(self._watchers)):
             if one is not None:
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
@@ -119,15 +119,22 @@ class Controller:
             client.settimeout(10.0)
             with client.makefile("rb") as lines:
                 request = json.loads(lines.readline(REQUEST_LIMIT))
-            watching = request["op"] == "watch"
-            if watching:
-                self._watchers.append(client)
             client.settimeout(None)
             client.sendall(b'{"heard": true}\n')
-            client.sendall(json.dumps(self._do(request), default=str).encode() + b"\n")
-            if watching:
-                return  # it stays open: its end tells the other side of ours
+            if request["op"] == "watch":
+                self._keep(client)
+            else:
+                client.sendall(json.dumps(self._do(request), default=str).encode() + b"\n")
         client.close()
+
+    def _keep(self, client: socket.socket) -> None:
+        """Hold a connection whose end tells the other side of ours, until that side has left."""
+        self._watchers.add(client)
+        try:
+            while client.recv(1 << 12):
+                pass
+        finally:
+            self._watchers.discard(client)
 
     def _do(self, request: Mapping[str, Any]) -> dict[str, Any]:
         what = request["op"]
@@ -231,3 +238,6 @@ def controlling(record: Record, signals: Signals) -> Iterator[Controller]:
         yield controller
     finally:
         controller.close()
+        if not record.entry.exists():  # nobody can have known of it
+            with contextlib.suppress(OSError):
+                lock_path(record.document["run_id"]).unlink()

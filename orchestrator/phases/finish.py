@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,13 +35,21 @@ def finish(
     signals: Signals,
 ) -> int:
     """Say the verdict, bring home what the ranks wrote, and close the record; give the exit code."""
-    say_verdict(desk.talk, verdict, plan, record.paths.root)
+    verdict = with_remedy(verdict, plan, settings)
     with suppress(OSError):
         desk.log.record("verdict", **verdict_document(verdict)["verdict"])
     record.end(verdict)
+    say_verdict(desk.talk, verdict, plan, record.paths.root)
     desk.controller.note_end()
     signals.release()
     return bring_home(links, settings, plan, verdict, record, desk.talk)
+
+
+def with_remedy(verdict: Verdict, plan: Plan, settings: Settings) -> Verdict:
+    """Name the way out where it lies in the words of this call."""
+    if "address already in use" in verdict.cause.lower() and settings.master_port is not None:
+        return replace(verdict, remedy=f"leave out --master-port {plan.master_port}: a free port is found")
+    return verdict
 
 
 def bring_home(
@@ -49,14 +58,19 @@ def bring_home(
     """Collect the outputs of a run that is over, and close its record."""
     try:
         with talk.waiting("collecting the outputs"):
-            errors = collect_outputs(links, plan, record.paths, settings)
+            collected = collect_outputs(links, plan, record.paths, settings)
     except KeyboardInterrupt:
+        record.write(not_collected=[node.node.name for node in plan.nodes])
         talk.warn(f"the outputs were not all collected; they lie on the nodes in {plan.nodes[0].run_folder}/outputs")
         return int(verdict.exit_code or Exit.INTERRUPTED)
-    for error in errors:
+    for error in collected.errors:
         tell_missing(talk, error)
-    record.time("collected")
-    record.write()
+    if collected.missing:
+        # The run stays open: whoever attaches tries again, and prune leaves it alone.
+        talk.warn(f"once that is mended: aorta-launch attach {plan.run_id} collects what is missing")
+    else:
+        record.time("collected")
+    record.write(not_collected=list(collected.missing))
     return verdict.exit_code
 
 
@@ -64,10 +78,18 @@ def say_verdict(talk: Talk, verdict: Verdict, plan: Plan, experiment: Path) -> N
     """Say how a run ended; -q is for good news."""
     tell = talk.say if verdict.state == "succeeded" else talk.insist
     tell("")
-    tell(render_verdict(verdict, plan, shorten_path(experiment, Path.cwd())))
+    tell(render_verdict(verdict, plan, shorten_path(experiment, current_folder())))
 
 
 def tell_missing(talk: Talk, error: AortaError) -> None:
     """Say which outputs did not come; that does not change how the run ended."""
     remedy = f" · {error.remedy}" if error.remedy else ""
     talk.warn(f"{error}{remedy}")
+
+
+def current_folder() -> Path:
+    """Give the folder that we are in; the root where it has been removed meanwhile."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from orchestrator.values import Plan, Verdict
 
 
+LEAVE_S = 3.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Desk:
     """What whoever watches a run works with."""
@@ -80,6 +83,9 @@ def follow(
     if not ended:
         for reader in readers:
             reader.leave()
+        for reader in readers:
+            # Whoever comes next writes into the same files.
+            reader.join(LEAVE_S)
         return None
     verdict = build_verdict(decider.history, texts, clock.now())
     return Followed(verdict=verdict, history=decider.history, texts=texts)

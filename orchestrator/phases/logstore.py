@@ -156,7 +156,8 @@ class LogStore:
         add_gap(self._paths.gaps_jsonl, path.name, (length, end))
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(handle, end)
+            if os.fstat(handle).st_size < end:
+                os.ftruncate(handle, end)
         finally:
             os.close(handle)
         self._lengths[name] = end

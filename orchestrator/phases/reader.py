@@ -16,12 +16,15 @@ from orchestrator.diagnosis.events import Event
 from orchestrator.errors import AortaError
 from orchestrator.node import clock
 from orchestrator.phases.catchup import CatchUp
+from orchestrator.phases.contact import Contact
 from orchestrator.phases.logstore import LogStore
 from orchestrator.transport import Channel, Frame, Link
 from orchestrator.values import NodePlan, Plan
 
 SILENT_S = 18.0
 """A pump says something every 5 s; a link that is quiet for longer is tried anew."""
+LEAST_SILENT_S = 11.0
+"""Two of its words have to be missing."""
 BEAT_S = 5.0
 """So often we say that a controller lives: leases are renewed by it."""
 BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -42,6 +45,7 @@ class NodeReader(threading.Thread):
         reopen: Callable[[NodePlan], Link],
         lost_after_s: float,
         clock_offset_s: float,
+        contact: Contact,
     ) -> None:
         """Take the open channel of a node, or none where a run is taken over: then one is opened."""
         super().__init__(name=f"node {node.node_rank}", daemon=True)
@@ -53,7 +57,9 @@ class NodeReader(threading.Thread):
         self._events = events
         self._reopen = reopen
         self._lost_after_s = lost_after_s
+        self._silent_s = min(SILENT_S, max(lost_after_s / 2, LEAST_SILENT_S))
         self._clock_offset_s = clock_offset_s
+        self._contact = contact
         self._known: set[str] = set()
         self._orders: dict[str, Mapping[str, Any]] = {"go": {"op": "go"}} if channel is not None else {}
         """What a new channel is told again: its node may not have heard it."""
@@ -113,6 +119,7 @@ class NodeReader(threading.Thread):
         except Exception as error:  # noqa: BLE001 - a bug here must not leave a run that nobody watches
             self._post("lost", {"why": f"the launcher broke: {type(error).__name__}: {error}"})
         finally:
+            self._contact.drop(self.node.node_rank)
             with contextlib.suppress(OSError):  # a full disk was told of before
                 self._store.close(over=not self._left)
             if self._channel is not None:
@@ -128,8 +135,9 @@ class NodeReader(threading.Thread):
             try:
                 frame = self._channel.read(1.0)
             except TimeoutError:
-                if time.monotonic() - heard > SILENT_S:
-                    self._post("suspect", {"why": f"silent for {SILENT_S:g} s"})
+                if time.monotonic() - heard > self._silent_s:
+                    self._broken_at = heard
+                    self._post("suspect", {"why": f"silent for {self._silent_s:g} s"})
                     return False
                 continue
             except AortaError as error:
@@ -143,6 +151,7 @@ class NodeReader(threading.Thread):
                 self._post("suspect", {"why": self._why})
                 return False
             heard, self._broken_at, self._why = time.monotonic(), None, "no answer"
+            self._contact.note(self.node.node_rank)
             if self._coming_back:
                 self._coming_back = False
                 if frame.header.get("ev") != "rebooted":
@@ -206,7 +215,8 @@ class NodeReader(threading.Thread):
 
     def _event(self, header: Mapping[str, Any]) -> None:
         # A new channel tells everything from the start: each thing is passed on once.
-        key = json.dumps(header, sort_keys=True)
+        asked = header["ev"] in ("rebooted", "supervisor_lost")  # it carries the time of each asking
+        key = header["ev"] if asked else json.dumps(header, sort_keys=True)
         if key in self._known:
             return
         self._known.add(key)
@@ -227,12 +237,10 @@ class NodeReader(threading.Thread):
             self.link = None
         if self._broken_at is None:
             self._broken_at = time.monotonic()
-        # Not from each break on: a node that lets us in and knows nothing of the run is lost as well.
-        end = self._broken_at + self._lost_after_s
         tries = 0
         if not first:
             self._give_up.wait(BACK_OFF_S[0])
-        while time.monotonic() < end and not self._give_up.is_set():
+        while not self._give_up.is_set() and not self._is_lost():
             try:
                 self._open_pump()
             except AortaError as error:
@@ -242,10 +250,17 @@ class NodeReader(threading.Thread):
                 self._give_up.wait(BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)])
                 tries += 1
             else:
+                self._contact.note(self.node.node_rank)
                 self._coming_back = not first or tries > 0
                 return True
         self._post("lost", {"why": f"{self._why}; not back within {self._lost_after_s:g} s"})
         return False
+
+    def _is_lost(self) -> bool:
+        # Not from each break on: a node that lets us in and knows nothing of the run is lost as well.
+        assert self._broken_at is not None
+        rank, stopping = self.node.node_rank, "stop" in self._orders
+        return self._contact.is_lost(rank, self._broken_at, self._lost_after_s, stopping=stopping)
 
     def _open_pump(self) -> None:
         if self.link is None:

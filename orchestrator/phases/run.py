@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.phases.watch import Stage
     from orchestrator.plan.paths import ExperimentPaths
     from orchestrator.settings import Settings
-    from orchestrator.values import Plan, Verdict
+    from orchestrator.values import Plan
 
 Announce = Callable[[Record], None]
 ATTEMPTS = 3
@@ -100,15 +100,7 @@ def run_on(
     printer.close()
     if printer.left_out:
         talk.warn(f"the screen was too slow for {printer.left_out:,} bytes of output; {paths.logs} holds all of it")
-    verdict = with_remedy(outcome.verdict, plan, settings)
-    return finish(ground.links, settings, plan, verdict, record, desk, signals)
-
-
-def with_remedy(verdict: Verdict, plan: Plan, settings: Settings) -> Verdict:
-    """Name the way out where it lies in the words of this call."""
-    if "address already in use" in verdict.cause.lower() and settings.master_port is not None:
-        return replace(verdict, remedy=f"leave out --master-port {plan.master_port}: a free port is found")
-    return verdict
+    return finish(ground.links, settings, plan, outcome.verdict, record, desk, signals)
 
 
 class Stages:

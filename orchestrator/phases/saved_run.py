@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,14 @@ class SavedRun:
     """When every node was told to start, in seconds since the epoch; None: not yet."""
 
     @property
+    def reopened(self) -> bool:
+        """A node was lost, and nobody knows what became of the run there: whoever reaches it again goes on."""
+        return self.verdict is not None and self.verdict.state == "lost" and bool(self.verdict.unasked)
+
+    @property
     def complete(self) -> bool:
         """It has ended, and what it wrote is here."""
-        return "collected" in self.document.get("timings", {}) or self.state == "not started"
+        return (not self.reopened and "collected" in self.document.get("timings", {})) or self.state == "not started"
 
     @property
     def clock_offsets(self) -> dict[int, float]:
@@ -75,9 +81,15 @@ def read_saved_run(known: KnownRun) -> SavedRun:
         ) from None
 
 
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
 def _parse_plan(document: Mapping[str, Any], nodes: Sequence[Node]) -> Plan:
     own = [{**one, "node": nodes[one["node_rank"]], "env": ()} for one in document["nodes"]]
-    return TypeAdapter(Plan).validate_python({**document, "nodes": own})
+    plan: Plan = _adapter(Plan).validate_python({**document, "nodes": own})
+    return plan
 
 
 def parse_verdict(document: Mapping[str, Any]) -> Verdict:
@@ -89,4 +101,7 @@ def parse_verdict(document: Mapping[str, Any]) -> Verdict:
     if first and first.get("time"):
         first = {**first, "time": datetime.fromisoformat(first["time"]).timestamp()}
     gpus = {"gpus_held": held, "gpus_unchecked": unchecked}
-    return TypeAdapter(Verdict).validate_python({**document, **gpus, "survivors": survivors, "first_failure": first})
+    verdict: Verdict = _adapter(Verdict).validate_python(
+        {**document, **gpus, "survivors": survivors, "first_failure": first}
+    )
+    return verdict

@@ -9,12 +9,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.diagnosis.decider import Decider
+from orchestrator.diagnosis.decider import KILLED_EARLY, NEVER_STARTED, Decider
 from orchestrator.diagnosis.events import Event
 from orchestrator.node import clock
 from orchestrator.output.events import EventLog
 from orchestrator.output.kill_text import is_clean, render_kill
 from orchestrator.phases.connect import connect, connect_each
+from orchestrator.phases.contact import Contact
 from orchestrator.phases.controller import Controller
 from orchestrator.phases.finish import bring_home, finish
 from orchestrator.phases.follow import Desk, event_key, follow
@@ -28,6 +29,7 @@ from orchestrator.phases.watch import build_stop
 from orchestrator.values import Exit
 
 if TYPE_CHECKING:
+    from orchestrator.diagnosis.history import History
     from orchestrator.output.console import Talk
     from orchestrator.phases.known_runs import KnownRun
     from orchestrator.phases.saved_run import SavedRun
@@ -82,7 +84,7 @@ class Seat:
 def complete(saved: SavedRun, seat: Seat) -> int:
     """Do what is left to do for a run, from wherever it was left."""
     plan, verdict = saved.plan, saved.verdict
-    if verdict is not None and plan is not None:
+    if verdict is not None and plan is not None and not saved.reopened:
         end_entry(saved.known.entry, live=bool(verdict.survivors or verdict.unasked))
         if saved.complete:
             return verdict.exit_code
@@ -96,7 +98,7 @@ def complete(saved: SavedRun, seat: Seat) -> int:
 
 def call_off(saved: SavedRun, seat: Seat) -> int:
     """Undo a start that its launcher did not live to complete."""
-    seat.talk.say(f"the launcher of {saved.known.run_id} was killed before every node was told to start; undoing it")
+    seat.talk.say(f"{saved.known.run_id}: {KILLED_EARLY}; undoing it")
     reports = stop_run(saved.known.nodes, seat.settings, saved.known.run_id)
     seat.talk.say(render_kill(reports))
     if not is_clean(reports):
@@ -104,7 +106,7 @@ def call_off(saved: SavedRun, seat: Seat) -> int:
         why = f"its start could not be undone on {names}; once that answers: aorta-launch kill {saved.known.run_id}"
         seat.record.write(state="unknown", error=why)
         return int(Exit.FAILED)
-    seat.record.end_without_start("the launcher was killed before every node was told to start; nothing is left")
+    seat.record.end_without_start(f"{KILLED_EARLY}; nothing is left")
     return int(Exit.NOT_READY)
 
 
@@ -141,22 +143,45 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
         followed = follow(desk, decider, readers, events, note)
     if followed is None:
         return int(Exit.DONE)
+    if never_started(followed.history):
+        seat.talk.insist(f"{plan.run_id} was not started: {KILLED_EARLY}; nothing is left")
+        record.end_without_start(f"{KILLED_EARLY}; nothing is left")
+        return int(Exit.NOT_READY)
     return finish([reader.link for reader in readers], settings, plan, followed.verdict, record, desk, seat.signals)
+
+
+def never_started(history: History) -> bool:
+    """Tell whether every node ended itself because nobody had told it to start."""
+    reasons = [str(final.get("reason")) for final in history.finals.values()]
+    return not history.agents and len(reasons) == len(history.plan.nodes) and set(reasons) <= set(NEVER_STARTED)
 
 
 def recall(desk: Desk, decider: Decider, readers: Sequence[NodeReader]) -> None:
     """Go on from what was written down: who ran, and why the run was being stopped."""
     for document in read_events(desk.paths):
         desk.noted.add(event_key(document))
-        kind, node_rank = document["kind"], int(document.get("node_rank", -1))
-        fields = {name: value for name, value in document.items() if name not in ("time", "kind", "at", "node_rank")}
-        if kind in ("agent", "rank", "stop"):
-            decider.take(Event(kind=kind, time=document["at"], node_rank=node_rank, data=fields))
-        if kind == "stop":
-            for reader in readers:
-                reader.order(build_stop(document["cause"], float(document["grace_s"])))
+        # A line that somebody edited is no reason to leave a run alone.
+        with suppress(LookupError, TypeError, ValueError):
+            _recall_one(document, decider, readers)
     # Nobody has spoken to us yet.
     decider.history.heard.clear()
+
+
+def _recall_one(document: dict[str, Any], decider: Decider, readers: Sequence[NodeReader]) -> None:
+    kind, node_rank = document["kind"], int(document.get("node_rank", -1))
+    if kind not in ("agent", "rank", "stop"):
+        return
+    if kind == "stop" and document["cause"] == "lost" and len(decider.plan.nodes) == 1:
+        return  # nobody else had to be stopped for it: where it still runs, it goes on
+    fields = {name: value for name, value in document.items() if name not in ("time", "kind", "at", "node_rank")}
+    # Into the history alone: what is to be done about it is decided when the node tells it to us.
+    if kind == "stop":
+        order = build_stop(document["cause"], float(document["grace_s"]))
+        decider.history.take(Event(kind="stop", time=document["at"], node_rank=node_rank, data=fields))
+        for reader in readers:
+            reader.order(order)
+    elif kind == "agent" or int(document["world_size"]) == decider.plan.world_size:
+        decider.history.take(Event(kind=kind, time=document["at"], node_rank=node_rank, data=fields))
 
 
 def build_readers(
@@ -167,6 +192,7 @@ def build_readers(
     def reopen(node: NodePlan) -> Link:
         return connect([node.node], settings)[0]
 
+    contact = Contact(range(len(plan.nodes)))
     return [
         NodeReader(
             plan=plan,
@@ -178,6 +204,7 @@ def build_readers(
             reopen=reopen,
             lost_after_s=settings.lost_after_s,
             clock_offset_s=saved.clock_offsets.get(node.node_rank, 0.0),
+            contact=contact,
         )
         for node in plan.nodes
     ]
@@ -193,6 +220,8 @@ def read_events(paths: ExperimentPaths) -> list[dict[str, Any]]:
     for line in lines:
         with suppress(ValueError):
             event = json.loads(line)
+            if not isinstance(event, dict) or "kind" not in event:
+                continue
             if event["kind"] == "attempt":
                 events.clear()
             events.append(event)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from orchestrator.errors import AortaError
 from orchestrator.output.console import wants_color
 from orchestrator.output.screen import LogScreen, parse_ranks
 from orchestrator.phases.attend import ensure_controller, open_watch
-from orchestrator.phases.control import ask_controller, has_controller
+from orchestrator.phases.control import has_controller, tell_controller
 from orchestrator.phases.finish import say_verdict
 from orchestrator.phases.logview import LogFile, LogTail, choose_files, list_files, render_piece
 from orchestrator.phases.saved_run import SavedRun, read_saved_run
@@ -38,7 +37,6 @@ LAST_BYTES = 2000
 TAKEOVERS = 3
 """Controllers that end at once so often in a row will not do better the next time."""
 AT_ONCE_S = 10.0
-EXTRA_S = 90.0
 
 
 class Detached(Exception):  # noqa: N818 - no error: the user leaves, the run stays
@@ -122,6 +120,8 @@ class Screens:
         self._tails: list[LogTail] = []
         self._screen: LogScreen | None = None
         self._attempt = 0
+        self._seen = 0
+        """When run.json was written last, as far as we have read it."""
 
     def show(self) -> None:
         """Show what is new."""
@@ -145,7 +145,13 @@ class Screens:
 
     def _open(self) -> None:
         """Open the log files once the run is planned, and those of a new attempt."""
-        saved = read_saved_run(self._view.known)
+        try:
+            seen = self._root.joinpath("run.json").stat().st_mtime_ns
+        except OSError:
+            return  # it was moved away: whoever asks for the verdict says so
+        if seen == self._seen:
+            return
+        self._seen, saved = seen, read_saved_run(self._view.known)
         if saved.plan is None or saved.plan.attempt == self._attempt:
             return
         settings = self._view.settings
@@ -251,10 +257,8 @@ def heed(keys: Keys, screen: Screens, view: View) -> None:
     if choice == "d":
         raise Detached(int(Exit.DONE))
     if choice == "s":
-        order = {"op": "stop", "how": "interrupt", "grace_s": view.settings.grace_s}
-        # It answers when all is over; meanwhile we go on showing how it ends.
-        limit_s = view.settings.grace_s + EXTRA_S
-        threading.Thread(target=ask_controller, args=(view.known, order, limit_s), daemon=True).start()
+        # Not waited for: meanwhile we go on showing how it ends.
+        tell_controller(view.known, {"op": "stop", "how": "interrupt", "grace_s": view.settings.grace_s})
 
 
 def ask_choice(run_id: str) -> str:

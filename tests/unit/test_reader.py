@@ -12,6 +12,7 @@ from runs import build_plan
 
 from orchestrator.diagnosis.events import Event
 from orchestrator.errors import LinkLostError
+from orchestrator.phases.contact import Contact
 from orchestrator.phases.logstore import LogStore
 from orchestrator.phases.reader import NodeReader
 from orchestrator.plan.paths import ExperimentPaths
@@ -72,6 +73,7 @@ def follow(tmp_path: Path, channel: FakeChannel, reopen: Callable[[NodePlan], Li
         reopen=reopen,
         lost_after_s=0.6,
         clock_offset_s=0.0,
+        contact=Contact(range(1)),
     )
     reader.start()
     reader.join(20)
