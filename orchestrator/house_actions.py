@@ -61,12 +61,12 @@ def note(settings: Settings, run: str, text: str) -> int:
     return int(Exit.DONE)
 
 
-def prune(settings: Settings, keep: int, *, dry_run: bool, yes: bool, nodes_only: bool) -> int:
+def prune(settings: Settings, keep: int, *, dry_run: bool, yes: bool, nodes_only: bool, lose_outputs: bool) -> int:
     """Look what old runs hold, say it, ask, remove it."""
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
     remembered = read_remembered(Path.home())
-    over = [one.known for one in remembered if one.known is not None and is_over(one)]
-    old = over[: max(0, len(over) - keep)]
+    over = [one for one in remembered if is_over(one)]
+    kept, old, uncollected = choose_old(over, keep, lose_outputs=lose_outputs)
     crew = Crew(find_targets(old, lambda run: reach_settings(settings, run)), settings.fanout)
     with ExitStack() as undo:
         undo.callback(crew.close)
@@ -78,7 +78,8 @@ def prune(settings: Settings, keep: int, *, dry_run: bool, yes: bool, nodes_only
                 shares = crew.ask([run.run_id for run in old], remove=False)
             pruning = Pruning(
                 keep=keep,
-                kept=tuple(run.run_id for run in over[len(old) :]),
+                kept=kept,
+                uncollected=uncollected,
                 live=tuple(one.line.run_id for one in remembered if one.known is not None and not is_over(one)),
                 unreadable=tuple(one.line.problem for one in remembered if one.known is None),
                 fates=tuple(judge([look_here(run) for run in old], shares)),
@@ -97,6 +98,19 @@ def prune(settings: Settings, keep: int, *, dry_run: bool, yes: bool, nodes_only
     if talk.as_json:
         talk.document(prune_document(pruning, done=wanted, code=code))
     return int(code)
+
+
+def choose_old(
+    over: Sequence[Remembered], keep: int, *, lose_outputs: bool
+) -> tuple[tuple[str, ...], list[KnownRun], tuple[str, ...]]:
+    """Divide finished runs: those that are kept, those that can go, and those whose outputs would be lost with them."""
+    beyond = max(0, len(over) - keep)
+    going = [one for one in over[:beyond] if lose_outputs or not one.uncollected]
+    return (
+        tuple(one.line.run_id for one in over[beyond:]),
+        [one.known for one in going if one.known is not None],
+        tuple(one.line.run_id for one in over[:beyond] if one not in going),
+    )
 
 
 def is_over(one: Remembered) -> bool:

@@ -80,6 +80,7 @@ def add_prune(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> 
             "preview": _switch("--dry-run", "Say what would be freed, and change nothing anywhere."),
             "yes": _switch("--yes", "Do not ask."),
             "nodes_only": _switch("--nodes-only", "Free the nodes; what lies here stays."),
+            "lose_outputs": _switch("--lose-outputs", "Also runs whose outputs are not here yet: they are lost."),
             **REACH,
         },
     )
@@ -87,12 +88,15 @@ def add_prune(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> 
         """Remove old finished runs, here and on their nodes; never one that lives."""
         keep, preview = flags.pop("keep"), bool(flags.pop("preview"))
         yes, nodes_only = bool(flags.pop("yes")), bool(flags.pop("nodes_only"))
+        lose_outputs = bool(flags.pop("lose_outputs"))
         if keep is None:
             raise UsageError("how many runs are to stay is not said", "command line", "write --keep N")
         settings = build(flags)
         from orchestrator import house_actions
 
-        return house_actions.prune(settings, keep, dry_run=preview, yes=yes, nodes_only=nodes_only)
+        return house_actions.prune(
+            settings, keep, dry_run=preview, yes=yes, nodes_only=nodes_only, lose_outputs=lose_outputs
+        )
 
 
 def add_exec(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> None:

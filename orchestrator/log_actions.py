@@ -63,17 +63,18 @@ def logs(settings: Settings, run: str | None, words: LogWords) -> int:
         fetch_missing(known, reach, talk, files)
     tails = open_tails(files, None if words.since_s is None else time.time() - words.since_s)
     out = sys.stdout.buffer
+    end = End(known, reach, talk)
 
     def read() -> Iterator[tuple[LogFile, Piece]]:
         yield from read_in_order(tails)
         if words.follow:
-            yield from follow(tails, End(known, reach, talk), lambda: wait_read(out, POLL_S))
+            yield from follow(tails, end, lambda: wait_read(out, POLL_S))
 
     if words.raw:
         print_raw(read(), out, talk)
     else:
         print_lines(read(), build_screen(settings, int(saved.document["plan"]["world_size"]), out))
-    return int(Exit.DONE)
+    return int(Exit.FAILED if end.failed else Exit.DONE)
 
 
 def wait_plan(known: KnownRun, words: LogWords) -> SavedRun:
@@ -101,6 +102,8 @@ class End:
         self._settings = settings
         self._talk = talk
         self._looked = 0.0
+        self.failed = False
+        """The run is not over, and nobody can go on with it."""
 
     def __call__(self) -> bool:
         """Look once a second."""
@@ -110,10 +113,15 @@ class End:
         saved = read_saved_run(self._known)
         if saved.verdict is not None or saved.complete:
             return not control.has_controller(self._known.run_id)
+        if saved.state == "unknown" and not control.has_controller(self._known.run_id):
+            self._talk.warn(f"no more logs can be fetched: {saved.document.get('error', 'no reason is known')}")
+            self.failed = True
+            return True
         try:
             ensure_controller(self._known, self._settings, self._talk)
         except AortaError as error:
             self._talk.warn(f"nobody fetches the logs any more: {error}")
+            self.failed = True
             return True
         return False
 
@@ -158,19 +166,29 @@ def build_screen(settings: Settings, world_size: int, out: BinaryIO) -> LogScree
 
 
 def print_lines(pieces: Iterator[tuple[LogFile, Piece]], screen: LogScreen) -> None:
-    """Print by whole line until the end, or until nobody reads any more."""
+    """Print by whole line until the end, or until nobody reads any more.
+
+    Raises:
+        AortaError: the output cannot be written.
+    """
     try:
         for file, piece in pieces:
             screen.feed(file.node_rank, file.rank, file.stream, render_piece(piece))
             if screen.closed:
-                return
+                break
     finally:
         screen.hide_state()
         screen.flush()
+    if screen.broken is not None:
+        raise unwritten(screen.broken)
 
 
 def print_raw(pieces: Iterator[tuple[LogFile, Piece]], out: BinaryIO, talk: Talk) -> None:
-    """Write the very bytes and nothing else; what is missing is told beside them."""
+    """Write the very bytes and nothing else; what is missing is told beside them.
+
+    Raises:
+        AortaError: the output cannot be written.
+    """
     try:
         for file, piece in pieces:
             if isinstance(piece, Dropped):
@@ -178,5 +196,15 @@ def print_raw(pieces: Iterator[tuple[LogFile, Piece]], out: BinaryIO, talk: Talk
                 continue
             out.write(piece)
             out.flush()
-    except OSError:  # nobody reads any more
-        drain_to_nowhere(out)
+    except OSError as error:
+        drain_to_nowhere(out, error)
+        # That nobody reads any more is no error: a copy that is cut short is.
+        if not isinstance(error, BrokenPipeError):
+            raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> AortaError:
+    """Build the error of an output that cannot be written."""
+    return AortaError(
+        what=f"what is printed cannot be written: {error.strerror}", where="stdout", remedy="free space there"
+    )

@@ -7,15 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.errors import AortaError, UsageError
+from orchestrator.errors import UsageError
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill, render_notified
 from orchestrator.output.wording import count
 from orchestrator.phases.attend import settle
+from orchestrator.phases.control import HEARD_S, ask_controller, has_controller, name_controller
 from orchestrator.phases.known_runs import KnownRun, choose_run, choose_runs, reach_settings, read_known_runs
 from orchestrator.phases.notify import notify_ranks, parse_signal
 from orchestrator.phases.record import end_entry
-from orchestrator.phases.saved_run import read_saved_run
+from orchestrator.phases.saved_run import SavedRun, read_saved_run
 from orchestrator.phases.stop import stop_known
 from orchestrator.phases.view import View, watch_run
 from orchestrator.settings import Settings
@@ -48,7 +49,11 @@ def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool, signal_
 def kill_one(known: KnownRun, settings: Settings, talk: Talk) -> Exit:
     """Stop one run, show the proof, and see to it that its record tells how it ended."""
     talk.say(f"stopping {known.run_id} on {count(len(known.nodes), 'node')}, {settings.grace_s:g} s grace")
-    reports = stop_known(known, settings)
+    try:
+        reports = stop_known(known, settings)
+    except KeyboardInterrupt:
+        talk.insist(f"the nodes go on stopping it; aorta-launch kill {known.run_id} proves it")
+        raise
     talk.show(render_kill(reports))
     if settings.json_output:
         talk.document(kill_document(known.run_id, reports))
@@ -59,22 +64,25 @@ def kill_one(known: KnownRun, settings: Settings, talk: Talk) -> Exit:
 
 def close_record(known: KnownRun, settings: Settings, talk: Talk) -> None:
     """See to it that the record of a run of which nothing lives tells how it ended."""
-    try:
-        if is_open(known):
+    saved = record_of(known)
+    if saved is not None and not saved.complete:
+        if not has_controller(known.run_id):
             settle(known, settings, talk)
-    except AortaError as error:
-        # The proof has been given; what is missing is only what is written of it here.
-        talk.warn(f"the record of {known.run_id} does not say yet how it ended: {error.what} · {error.remedy}")
-    end_entry(known.entry, live=False)
+        elif saved.verdict is None and ask_controller(known, {"op": "hello"}, HEARD_S) is None:
+            # The proof has been given; what is missing is only what is written of it here.
+            who = name_controller(known.run_id)
+            talk.warn(f"{known.run_id} is not on record as ended: its controller, {who}, stands still (kill -CONT?)")
+        saved = record_of(known)
+    if saved is None or saved.complete or saved.verdict is not None:
+        end_entry(known.entry, live=False)
 
 
-def is_open(known: KnownRun) -> bool:
-    """Tell whether a record is there that does not say yet how the run ended."""
+def record_of(known: KnownRun) -> SavedRun | None:
+    """Read the record of a run; None where it is gone: what is left of the run are its nodes then."""
     try:
-        saved = read_saved_run(known)
+        return read_saved_run(known)
     except UsageError:
-        return False  # what is left of it are its nodes
-    return saved.verdict is None and saved.state != "not started"
+        return None
 
 
 def notify_one(known: KnownRun, settings: Settings, talk: Talk, number: int) -> Exit:

@@ -29,6 +29,7 @@ class Decider:
         self._join_by = (begun or started) + join_limit_s + JOIN_EXTRA_S
         self._said_running = False
         self._said_full = False
+        self._said_cut = False
         self._told_gaps: set[tuple[int, str]] = set()
 
     @property
@@ -173,7 +174,8 @@ class Decider:
         history.suspect.add(event.node_rank)
         say = f"{self._node(event).node.name}: the link is silent ({event.data.get('why', '')}); trying again"
         left = set(self._all()) - set(history.lost)
-        if len(left) > 1 and left <= history.suspect:
+        if len(left) > 1 and left <= history.suspect and not history.finals and not self._said_cut:
+            self._said_cut = True
             say += (
                 "\nno node answers: has this machine lost its network? the run goes on, and so do we once they answer"
             )
@@ -181,6 +183,7 @@ class Decider:
 
     def _back(self, event: Event) -> list[Order]:
         self.history.suspect.discard(event.node_rank)
+        self._said_cut = False
         return [Order(say=f"{self._node(event).node.name}: the link is back, nothing was missed")]
 
     def _store_error(self, event: Event) -> list[Order]:

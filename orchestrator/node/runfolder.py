@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -29,7 +30,8 @@ def write_status(path: str, status: dict[str, Any]) -> bool:
     """Replace the status file in one step; a full disk costs the news (False), not the run."""
     # The age of a heartbeat is told by the uptime: the date may jump.
     text = json.dumps({**status, "protocol": PROTOCOL, "heartbeat": time.time(), "uptime_s": clock.uptime_s()})
-    temporary = os.path.join(path, STATUS + ".new")
+    # Named by who writes: a kill writes the last word of a supervisor that it takes for dead.
+    temporary = os.path.join(path, "%s.new.%d" % (STATUS, os.getpid()))
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
@@ -39,6 +41,8 @@ def write_status(path: str, status: dict[str, Any]) -> bool:
                 os.fsync(file.fileno())
         os.replace(temporary, os.path.join(path, STATUS))
     except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         return False
     return True
 

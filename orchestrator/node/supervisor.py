@@ -68,8 +68,9 @@ class Supervisor:
             old = [told for told in self.events if told["ev"] == "signalled"][:-SIGNALS_KEPT]
             self.events = [told for told in self.events if told not in old]
         self.events.append(event)
-        self.clients.send(event)
+        # Written before it is told: whoever hears the last word may look for it in the file at once.
         self.record()
+        self.clients.send(event)
 
     def record(self) -> bool:
         """Write the status file; False when the disk does not take it."""

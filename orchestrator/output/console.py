@@ -185,13 +185,13 @@ def _print(console: Console, words: RenderableType) -> None:
     soft = isinstance(words, str | Text)
     try:
         console.print(words, soft_wrap=soft)
-    except OSError:  # nobody reads any more, or a full disk is behind it: the run goes on
-        drain_to_nowhere(console.file)
+    except OSError as error:  # nobody reads any more, or a full disk is behind it: the run goes on
+        drain_to_nowhere(console.file, error)
 
 
 def _write(console: Console, text: str) -> None:
     try:
         console.file.write(text)
         console.file.flush()
-    except OSError:  # nobody reads any more, or a full disk is behind it: the run goes on
-        drain_to_nowhere(console.file)
+    except OSError as error:  # nobody reads any more, or a full disk is behind it: the run goes on
+        drain_to_nowhere(console.file, error)

@@ -54,6 +54,6 @@ class EventLog:
         try:
             self._mirror.write(line.encode("utf-8", "backslashreplace").decode())
             self._mirror.flush()
-        except OSError:  # nobody reads any more, or a full disk is behind it: the run goes on
-            drain_to_nowhere(self._mirror)
+        except OSError as error:  # nobody reads any more, or a full disk is behind it: the run goes on
+            drain_to_nowhere(self._mirror, error)
             self._mirror = None

@@ -6,10 +6,16 @@ import io
 import os
 import select
 from typing import IO, Any
+from weakref import WeakSet
+
+_UNREAD: WeakSet[IO[Any]] = WeakSet()
+"""Streams whose reader is gone: they lead to /dev/null by now, which does not tell it."""
 
 
-def drain_to_nowhere(stream: IO[Any]) -> None:
+def drain_to_nowhere(stream: IO[Any], error: OSError) -> None:
     """Point a stream without a reader at /dev/null, so that Python's own flush at exit cannot change the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _UNREAD.add(stream)
     try:
         number = stream.fileno()
     except (OSError, io.UnsupportedOperation):
@@ -21,6 +27,8 @@ def drain_to_nowhere(stream: IO[Any]) -> None:
 
 def wait_read(stream: IO[Any], timeout_s: float) -> bool:
     """Wait a while; False as soon as nobody reads what is written to a stream."""
+    if stream in _UNREAD:
+        return False
     try:
         number = stream.fileno()
     except (OSError, io.UnsupportedOperation):

@@ -77,6 +77,8 @@ class Pruning:
     live: tuple[str, ...]
     """Runs that are not over as far as this machine knows."""
     unreadable: tuple[str, ...]
+    uncollected: tuple[str, ...] = ()
+    """Finished runs that could go, but their outputs are on the nodes alone."""
     fates: tuple[Fate, ...]
     nodes: tuple[NodeShare, ...]
     nodes_only: bool = False
@@ -106,6 +108,12 @@ def render_before(pruning: Pruning) -> Text:
     ]
     if pruning.live:
         lines.append(Text(f"  not over, left alone: {_few(pruning.live)}"))
+    lines += [
+        Text(f"  {run_id} is left alone: its outputs are not here yet: aorta-launch attach {run_id}", "yellow")
+        for run_id in pruning.uncollected
+    ]
+    if pruning.uncollected:
+        lines.append(Text("  (--lose-outputs prunes such runs too)", "dim"))
     lines += [Text(f"  {path}: cannot be read, left alone", "yellow") for path in pruning.unreadable]
     return Text("\n").join(lines)
 
@@ -180,6 +188,7 @@ def prune_document(pruning: Pruning, *, done: bool, code: int) -> dict[str, Any]
         "kept": list(pruning.kept),
         "live": list(pruning.live),
         "unreadable": list(pruning.unreadable),
+        "uncollected": list(pruning.uncollected),
         "runs": [
             {
                 "run_id": fate.run_id,

@@ -95,7 +95,9 @@ class LogScreen:
         self._sources: dict[tuple[int, int | None, str], _Source] = {}
         self._live = False
         self.closed = False
-        """Nobody reads any more: nothing is printed, the run goes on."""
+        """Nothing can be printed any more; the run goes on."""
+        self.broken: OSError | None = None
+        """Why, where it is another reason than that nobody reads any more: a full disk."""
 
     def feed(self, node_rank: int, rank: int | None, stream: str, data: bytes) -> None:
         """Take what a rank (None: the agent) wrote to "out" or "err", cut anywhere."""
@@ -171,9 +173,10 @@ class LogScreen:
         try:
             self._out.write(data)
             self._out.flush()
-        except OSError:  # nobody reads any more, or a full disk is behind it: the run goes on
+        except OSError as error:  # nobody reads any more, or a full disk is behind it: the run goes on
             self.closed = True
-            drain_to_nowhere(self._out)
+            self.broken = None if isinstance(error, BrokenPipeError) else error
+            drain_to_nowhere(self._out, error)
 
 
 def _bounded(held: bytes) -> bytes:

@@ -47,9 +47,7 @@ class Collected:
     """The nodes whose outputs are not here, or not all of them."""
 
 
-def collect_outputs(
-    links: Sequence[Link | None], plan: Plan, paths: ExperimentPaths, settings: Settings
-) -> Collected:
+def collect_outputs(links: Sequence[Link | None], plan: Plan, paths: ExperimentPaths, settings: Settings) -> Collected:
     """Copy every node's outputs here and merge them; what came from some nodes stays when others fail."""
     pairs = list(zip(links, plan.nodes, strict=True))
     try:
@@ -129,9 +127,8 @@ def merge_outputs(came: Sequence[Came], outputs: Path) -> None:
 
 def _unmerge(file: Path, items: Sequence[Came]) -> None:
     """Remove what an earlier try put where all nodes agree, when a node was still missing that disagrees."""
-    if file.is_symlink() or file.is_file():
-        if any(_same(item.file, file) for item in items):
-            file.unlink()
+    if (file.is_symlink() or file.is_file()) and any(_same(item.file, file) for item in items):
+        file.unlink()
 
 
 def _upper(path: str) -> list[str]:

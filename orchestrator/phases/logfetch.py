@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError
 from orchestrator.phases.attend import ensure_controller
 from orchestrator.phases.control import ask_controller, has_controller
+from orchestrator.phases.logview import size_of
 
 if TYPE_CHECKING:
     from orchestrator.output.console import Talk
@@ -51,11 +51,3 @@ def ask_lengths(known: KnownRun) -> dict[int, dict[str, int]]:
 def missing(files: Sequence[LogFile], lengths: Mapping[int, Mapping[str, int]]) -> bool:
     """Tell whether a file here is shorter than on its node."""
     return any(size_of(file.path) < lengths.get(file.node_rank, {}).get(file.name, 0) for file in files)
-
-
-def size_of(path: Path) -> int:
-    """Give the length of a file that may not be there yet."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

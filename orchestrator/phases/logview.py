@@ -195,3 +195,11 @@ def follow(
                 yield tail.file, piece
         if not found and (over or not wait()):
             return
+
+
+def size_of(path: Path) -> int:
+    """Give the length of a file that may not be there yet."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -27,7 +27,7 @@ LEAST_SILENT_S = 11.0
 """Two of its words have to be missing."""
 BEAT_S = 5.0
 """So often we say that a controller lives: leases are renewed by it."""
-BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+BACK_OFF_S = (0.2, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class NodeReader(threading.Thread):
@@ -69,7 +69,8 @@ class NodeReader(threading.Thread):
         self._catch_up = CatchUp(store, self._send)
         self._give_up = threading.Event()
         self._why = "no answer"
-        self._coming_back = self._left = False
+        self._coming_back = self._left = self._suspect = False
+        self._tries = 0
         self._broken_at: float | None = None
         """Since when the node's pump has not spoken."""
 
@@ -137,21 +138,22 @@ class NodeReader(threading.Thread):
             except TimeoutError:
                 if time.monotonic() - heard > self._silent_s:
                     self._broken_at = heard
-                    self._post("suspect", {"why": f"silent for {self._silent_s:g} s"})
+                    self._doubt({"why": f"silent for {self._silent_s:g} s"})
                     return False
                 continue
             except AortaError as error:
-                self._post("suspect", {"why": error.what})
+                self._doubt({"why": error.what})
                 return False
             if frame is None:
-                self._post("suspect", {"why": "the channel was closed"})
+                self._doubt({"why": "the channel was closed"})
                 return False
             if "error" in frame.header:
                 self._why = str(frame.header["error"])
-                self._post("suspect", {"why": self._why})
+                self._doubt({"why": self._why})
                 return False
             heard, self._broken_at, self._why = time.monotonic(), None, "no answer"
             self._contact.note(self.node.node_rank)
+            self._suspect, self._tries = False, 0
             if self._coming_back:
                 self._coming_back = False
                 if frame.header.get("ev") != "rebooted":
@@ -227,6 +229,16 @@ class NodeReader(threading.Thread):
     def _post(self, kind: Any, data: Mapping[str, Any]) -> None:
         self._events.put(Event(kind=kind, time=clock.now(), node_rank=self.node.node_rank, data=data))
 
+    def _doubt(self, data: Mapping[str, Any]) -> None:
+        """Say that the node does not answer; once until it does."""
+        if not self._suspect:
+            self._suspect = True
+            self._post("suspect", data)
+
+    def _pause(self) -> None:
+        self._give_up.wait(BACK_OFF_S[min(self._tries, len(BACK_OFF_S) - 1)])
+        self._tries += 1
+
     def _come_back(self) -> bool:
         """Try to reach the node again until it counts as lost."""
         first = self._channel is None
@@ -237,21 +249,18 @@ class NodeReader(threading.Thread):
             self.link = None
         if self._broken_at is None:
             self._broken_at = time.monotonic()
-        tries = 0
         if not first:
-            self._give_up.wait(BACK_OFF_S[0])
+            self._pause()
         while not self._give_up.is_set() and not self._is_lost():
             try:
                 self._open_pump()
             except AortaError as error:
                 self._why, self.link = error.what, None
-                if first and tries == 0:
-                    self._post("suspect", {"why": error.what})
-                self._give_up.wait(BACK_OFF_S[min(tries, len(BACK_OFF_S) - 1)])
-                tries += 1
+                self._doubt({"why": error.what})
+                self._pause()
             else:
                 self._contact.note(self.node.node_rank)
-                self._coming_back = not first or tries > 0
+                self._coming_back = not first or self._suspect
                 return True
         self._post("lost", {"why": f"{self._why}; not back within {self._lost_after_s:g} s"})
         return False

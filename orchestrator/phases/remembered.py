@@ -26,6 +26,8 @@ class Remembered:
     line: RunLine
     known: KnownRun | None = None
     """None: the entry cannot be read."""
+    uncollected: bool = False
+    """Ranks ran, and what they wrote is not here, or not all of it."""
 
 
 def read_remembered(home: Path) -> list[Remembered]:
@@ -74,7 +76,13 @@ def _remember(known: KnownRun | None, entry: Path) -> Remembered:
         problem=problem,
         experiment=known.experiment,
     )
-    return Remembered(line=line, known=known)
+    return Remembered(line=line, known=known, uncollected=_is_uncollected(record))
+
+
+def _is_uncollected(record: Mapping[str, Any]) -> bool:
+    timings = record.get("timings")
+    collected = isinstance(timings, Mapping) and "collected" in timings
+    return bool(record.get("went")) and not collected and record.get("state") != "not started"
 
 
 def read_record(experiment: Path) -> dict[str, Any]:

@@ -9,24 +9,23 @@ import signal
 import socket
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError
 from orchestrator.output.console import wants_color
+from orchestrator.output.pipes import drain_to_nowhere, wait_read
 from orchestrator.output.screen import LogScreen, parse_ranks
 from orchestrator.phases.attend import ensure_controller, open_watch
 from orchestrator.phases.control import has_controller, tell_controller
 from orchestrator.phases.finish import say_verdict
-from orchestrator.phases.logview import LogFile, LogTail, choose_files, list_files, render_piece
+from orchestrator.phases.keys import Keys, ask_choice, caught_keys
+from orchestrator.phases.logview import LogFile, LogTail, choose_files, list_files, render_piece, size_of
 from orchestrator.phases.saved_run import SavedRun, read_saved_run
 from orchestrator.values import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from orchestrator.output.console import Talk
     from orchestrator.phases.known_runs import KnownRun
     from orchestrator.settings import Settings
@@ -66,13 +65,18 @@ def watch_run(view: View) -> int:
     saved = read_saved_run(known)
     if saved.complete and not has_controller(known.run_id):
         return tell_end(saved, talk)
+    # What launch.log said of it before we came is not shown again.
+    told = saved.verdict is not None and not saved.reopened
+    # What was said of an end before now lies behind us in launch.log.
+    told = saved.verdict is None
     screen = Screens(view)
     with caught_keys() as keys:
         tries = 0
         while tries < TAKEOVERS:
             begun = time.monotonic()
             if ensure_controller(known, view.settings, talk):
-                talk.say(f"{known.run_id} had no controller; a new one has taken it over")
+                what = "brings home what is missing" if told else "has taken it over"
+                talk.say(f"{known.run_id} had no controller; a new one {what}")
             client = open_watch(known)
             try:
                 if client is not None:
@@ -87,7 +91,7 @@ def watch_run(view: View) -> int:
             if saved.verdict is not None or saved.state in ("not started", "unknown"):
                 screen.show()
                 screen.close()
-                return exit_code_of(saved)
+                return tell_end(saved, talk) if told or saved.verdict is None else exit_code_of(saved)
             tries = tries + 1 if time.monotonic() - begun < AT_ONCE_S else 0
     raise AortaError(what="its controllers end at once", where=known.run_id, remedy=f"see {saved.paths.launch_log}")
 
@@ -97,7 +101,8 @@ def tell_end(saved: SavedRun, talk: Talk) -> int:
     if saved.verdict is not None and saved.plan is not None:
         say_verdict(talk, saved.verdict, saved.plan, saved.paths.root)
     else:
-        talk.insist(f"{saved.known.run_id} was not started: {saved.document.get('error', 'no reason is known')}")
+        what = "was not started" if saved.state == "not started" else "is not over"
+        talk.insist(f"{saved.known.run_id} {what}: {saved.document.get('error', 'no reason is known')}")
     return exit_code_of(saved)
 
 
@@ -115,7 +120,7 @@ class Screens:
         self._view = view
         root = Path(view.known.experiment)
         saved = read_saved_run(view.known)
-        self._said = LogTail(_plain_file(saved.paths.launch_log), _size(saved.paths.launch_log))
+        self._said = LogTail(_plain_file(saved.paths.launch_log), size_of(saved.paths.launch_log))
         self._root = root
         self._tails: list[LogTail] = []
         self._screen: LogScreen | None = None
@@ -130,12 +135,23 @@ class Screens:
             if isinstance(piece, bytes):
                 if self._screen is not None:
                     self._screen.hide_state()
-                sys.stderr.write(piece.decode("utf-8", "replace"))
-                sys.stderr.flush()
+                self._say(piece.decode("utf-8", "replace"))
         for tail in self._tails:
             for piece in tail.pieces():
                 assert self._screen is not None
                 self._screen.feed(tail.file.node_rank, tail.file.rank, tail.file.stream, render_piece(piece))
+
+    @property
+    def unread(self) -> bool:
+        """Nobody reads any more what the ranks write."""
+        return not wait_read(sys.stdout.buffer, 0)
+
+    def _say(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError as error:  # nobody hears us any more: how the run ends is told by the exit code
+            drain_to_nowhere(sys.stderr, error)
 
     def close(self) -> None:
         """Show the lines that did not end."""
@@ -179,16 +195,9 @@ def _plain_file(path: Path) -> LogFile:
     return LogFile(path=path, times=path / "times", gaps=path / "gaps", node_rank=-1, rank=None, stream="err")
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def _last_lines(path: Path) -> int:
     """Find where the last few whole lines of a file begin."""
-    size = _size(path)
+    size = size_of(path)
     begin = max(0, size - LAST_BYTES)
     if begin == 0:
         return 0
@@ -198,36 +207,14 @@ def _last_lines(path: Path) -> int:
     return size - len(rest) if newline else begin
 
 
-class Keys:
-    """The signals that came, in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.pressed: list[int] = []
-
-    def take(self, number: int, frame: object) -> None:
-        """Be the signal handler."""
-        del frame
-        self.pressed.append(number)
-
-
-@contextmanager
-def caught_keys() -> Iterator[Keys]:
-    """Collect SIGINT, SIGTERM and SIGHUP for the time of a block."""
-    keys = Keys()
-    before = {number: signal.signal(number, keys.take) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield keys
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def show_until_end(client: socket.socket, screen: Screens, keys: Keys, view: View) -> None:
     """Show the run until its controller closes the connection, and heed the keys meanwhile."""
     while True:
         screen.show()
         if keys.pressed:
             heed(keys, screen, view)
+        if screen.unread:
+            raise Detached(int(Exit.DONE))
         ready, _, _ = select.select([client], [], [], POLL_S)
         if ready and not client.recv(1 << 16):
             return
@@ -239,6 +226,8 @@ def wait_released(known: KnownRun, screen: Screens, keys: Keys, view: View) -> N
         screen.show()
         if keys.pressed:
             heed(keys, screen, view)
+        if screen.unread:
+            raise Detached(int(Exit.DONE))
         time.sleep(POLL_S)
 
 
@@ -259,22 +248,3 @@ def heed(keys: Keys, screen: Screens, view: View) -> None:
     if choice == "s":
         # Not waited for: meanwhile we go on showing how it ends.
         tell_controller(view.known, {"op": "stop", "how": "interrupt", "grace_s": view.settings.grace_s})
-
-
-def ask_choice(run_id: str) -> str:
-    """Ask what Ctrl-C was meant for; whoever presses it once more, or closes the terminal, leaves."""
-    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        while True:
-            sys.stderr.write(f"\n{run_id}: [s]top it on every node, [d]etach and let it run, or [g]o on watching? ")
-            sys.stderr.flush()
-            answer = sys.stdin.readline()
-            word = answer.strip().lower()[:1]
-            if not answer:
-                return "d"
-            if word in ("s", "d", "g"):
-                return word
-    except KeyboardInterrupt:
-        return "d"
-    finally:
-        signal.signal(signal.SIGINT, interrupted)

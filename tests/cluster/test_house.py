@@ -16,6 +16,14 @@ from scenes import SLEEP, Scene, wait_running
 from orchestrator.nodelist import read_node_list
 
 QUICK = 'import os\nprint("rank", os.environ["RANK"])\n'
+LATE = """
+import json, os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+rank = int(os.environ["RANK"])
+with open(os.path.join(os.environ["AORTA_OUTPUT_DIR"], f"rank_{rank}.json"), "w") as file:
+    json.dump({"rank": rank}, file)
+"""
 LOG = 100_000
 
 
@@ -226,3 +234,38 @@ def test_ls_and_note_with_broken_entries_contact_no_node(nodes3: Cluster, tmp_pa
     told = json.loads(house.scene.verb("ls", "--json").stdout)["runs"]
     assert [run["run_id"] for run in told] == [good, going, "broken"]
     assert count_logins(nodes3) == logins
+
+
+def test_outputs_that_did_not_come_are_fetched_by_attach_and_spared_by_prune(nodes3: Cluster, tmp_path: Path) -> None:
+    house = House(nodes3, tmp_path)
+    scene = house.scene
+    scene.write("late.py", LATE)
+    over = f"/tmp/over_{tmp_path.name[-8:]}"
+    launcher = scene.start("late.py", over)
+    wait_running(launcher, 3)
+    run_id, outputs = scene.experiment.name, scene.experiment / "outputs"
+    outputs.rmdir()
+    outputs.write_text("in the way")
+    (scene.experiment / ".aorta-collect-killed").mkdir()
+    for k in nodes3.numbers:
+        assert nodes3.exec(k, ["touch", over]).returncode == 0
+    done = launcher.wait(60)
+    assert done.exit_code == 0, done
+    assert f"aorta-launch attach {run_id}" in done.stderr
+    record = scene.run_json()
+    assert "collected" not in record["timings"]
+    assert record["not_collected"] == [nodes3.address(k) for k in nodes3.numbers]
+
+    spared = house.prune("--keep", "0", "--yes")
+    assert (spared.exit_code, house.holders(run_id)) == (0, {"here", "entry", "1", "2", "3"}), spared
+    assert f"its outputs are not here yet: aorta-launch attach {run_id}" in spared.stdout
+
+    outputs.unlink()
+    again = scene.verb("attach", run_id)
+    assert (again.exit_code, [answer["rank"] for answer in scene.answers()]) == (0, [0, 1, 2]), again
+    assert "SUCCEEDED" in again.stderr
+    record = scene.run_json()
+    assert (record["not_collected"], "collected" in record["timings"]) == ([], True)
+    assert not list(scene.experiment.glob(".aorta-collect-*"))
+    assert house.prune("--keep", "0", "--yes").exit_code == 0
+    assert house.holders(run_id) == set()

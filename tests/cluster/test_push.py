@@ -192,7 +192,7 @@ def test_outputs_come_back_from_the_nodes_that_still_answer(bench: Bench, tmp_pa
     paths = ExperimentPaths(tmp_path / "experiment")
     bench.cluster.stop_sshd(3)
     try:
-        errors = collect_outputs(bench.links, plan, paths, bench.settings())
+        errors = collect_outputs(bench.links, plan, paths, bench.settings()).errors
     finally:
         bench.cluster.start_sshd(3)
     assert [error.where for error in errors] == ["node3"]

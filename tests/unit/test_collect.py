@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import CollectError
-from orchestrator.phases.collect import collect_outputs
+from orchestrator.phases.collect import Collected, collect_outputs
 from orchestrator.phases.rsync import build_error
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.settings import Settings
@@ -42,6 +42,11 @@ class Nodes:
         file.write_text(text)
 
     def collect(self) -> list[CollectError]:
+        errors = self.collected().errors
+        assert all(isinstance(error, CollectError) for error in errors)
+        return [error for error in errors if isinstance(error, CollectError)]
+
+    def collected(self) -> Collected:
         nodes = tuple(
             NodePlan(
                 node_rank=rank,
@@ -69,9 +74,7 @@ class Nodes:
             grace_s=1,
             failure_grace_s=1,
         )
-        errors = collect_outputs(self.links, plan, self.paths, Settings.model_validate({}))
-        assert all(isinstance(error, CollectError) for error in errors)
-        return [error for error in errors if isinstance(error, CollectError)]
+        return collect_outputs(self.links, plan, self.paths, Settings.model_validate({}))
 
     def came(self) -> dict[str, str]:
         top = self.paths.outputs
@@ -109,6 +112,33 @@ def test_a_node_that_is_gone_does_not_keep_the_others_back(tmp_path: Path) -> No
     assert "Connection refused" in errors[0].what
     assert str(nodes.folders[0]) in errors[0].remedy
     assert nodes.came() == {"a.txt": "two"}
+
+
+def test_a_second_try_completes_what_a_first_one_could_not(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, 2)
+    for rank in range(2):
+        nodes.write(rank, "same.txt", "same")
+        nodes.write(rank, "log.txt", f"node {rank}")
+    nodes.links[1], whole = BrokenLink(nodes.links[1].node), nodes.links[1]
+    stale = nodes.paths.root / ".aorta-collect-killed" / "0"
+    stale.mkdir(parents=True)
+    assert nodes.collected().missing == ("n1",)
+    assert nodes.came() == {"same.txt": "same", "log.txt": "node 0"}
+    assert not stale.exists(), "of a controller that was killed while it collected"
+    nodes.paths.outputs.joinpath("mine.txt").write_text("kept")
+    nodes.links[1] = whole
+    assert nodes.collected() == Collected()
+    assert nodes.came() == {
+        "same.txt": "same", "node_0/log.txt": "node 0", "node_1/log.txt": "node 1", "mine.txt": "kept"
+    }  # fmt: skip
+
+
+def test_a_disk_without_room_here_misses_every_node(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, 2)
+    nodes.paths.root.write_text("in the way")
+    collected = nodes.collected()
+    assert collected.missing == ("n0", "n1")
+    assert "outputs cannot be kept" in collected.errors[0].what
 
 
 def test_nothing_written_is_no_error(tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ def test_words_of_the_others(actions: Actions, capsys: pytest.CaptureFixture[str
     (_, listed, every), (_, _, *noted, _), (_, pruned, keep, options) = actions.called
     assert (listed.json_output, every) == (True, {"every": True})
     assert noted == ["run_1", "lr too high"]
-    assert (pruned.user, keep, options) == ("me", 3, {"dry_run": True, "yes": True, "nodes_only": True})
+    assert (pruned.user, keep) == ("me", 3)
+    assert options == {"dry_run": True, "yes": True, "nodes_only": True, "lose_outputs": False}
     for argv in (
         ["note", "run_1"],
         ["note"],
@@ -146,6 +147,14 @@ def test_what_would_be_freed_is_said_by_place() -> None:
     ]
     assert prune_exit(pruning(*fates, nodes=nodes)) == 1
     assert prune_exit(pruning(fates[0])) == 0
+
+
+def test_a_run_whose_outputs_are_not_here_says_how_they_come() -> None:
+    lost = Pruning(keep=0, kept=(), live=(), unreadable=(), uncollected=("cut",), fates=(), nodes=())
+    text = render_before(lost).plain
+    assert "cut is left alone: its outputs are not here yet: aorta-launch attach cut" in text
+    assert "--lose-outputs" in text
+    assert prune_document(lost, done=False, code=0)["uncollected"] == ["cut"]
 
 
 def test_what_was_done_is_said() -> None:

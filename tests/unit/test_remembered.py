@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import UsageError
+from orchestrator.house_actions import choose_old
 from orchestrator.output.runs_table import RunLine, choose_lines, render_runs, runs_document
 from orchestrator.phases.notes import add_note, latest_note
 from orchestrator.phases.remembered import read_remembered
@@ -159,3 +160,28 @@ def test_a_note_survives_a_line_that_was_cut_short_and_bytes_that_are_no_text(tm
     assert latest_note(tmp_path) == "caf\\xe9"
     with pytest.raises(UsageError, match="gone"):
         add_note(tmp_path / "nowhere", "x")
+
+
+@pytest.mark.parametrize(
+    ("record", "uncollected"),
+    [
+        ({"state": "succeeded", "went": 1.0}, True),
+        ({"state": "failed", "went": 1.0, "timings": "torn"}, True),
+        ({"state": "succeeded", "went": 1.0, "timings": {"collected": LAUNCHED}}, False),
+        ({"state": "not started", "went": None}, False),
+        ({"state": "unknown"}, False),
+        (None, False),
+    ],
+)
+def test_a_run_whose_outputs_never_came_is_known_by_its_record(
+    home: Path, record: dict[str, Any] | None, *, uncollected: bool
+) -> None:
+    plant(home, "run_1", record)
+    (one,) = read_remembered(home)
+    assert one.uncollected == uncollected
+    assert choose_old([one], 1, lose_outputs=False)[0] == ("run_1",)
+    kept, old, left = choose_old([one], 0, lose_outputs=False)
+    assert (kept, [known.run_id for known in old], left) == (
+        ((), [], ("run_1",)) if uncollected else ((), ["run_1"], ())
+    )
+    assert choose_old([one], 0, lose_outputs=True) == ((), [one.known], ())

@@ -179,18 +179,20 @@ class Case:
             self.cluster.kill_process(k, process.pid, signal.SIGKILL)
         self.foreign.clear()
 
-    @property
-    def entry(self) -> Path:
-        """By which the launch host remembers the run."""
-        return self.cluster.launch_home / f".aorta/launches/{self.run_id}.json"
+    def remembered(self, suffix: str) -> Path:
+        """By what the launch host remembers the run: its entry (json), and the lock of its controller."""
+        return self.cluster.launch_home / f".aorta/launches/{self.run_id}.{suffix}"
 
     @property
     def controller(self) -> int:
-        """The process on the launch host that controls the run."""
-        return int(json.loads(self.entry.read_text())["pid"])
+        """The process on the launch host that controls the run, as its lock names it; 0 where none lives."""
+        first, newline, _ = self.remembered("lock").read_text().partition("\n")
+        pid = int(json.loads(first)["pid"]) if newline else 0
+        return pid if start_ticks(pid) is not None else 0
 
     def kill_controller(self) -> None:
         """SIGKILL of the controller, wherever it is."""
+        wait_for(lambda: bool(self.controller), 20, "the run has a controller")
         pid = self.controller
         ticks = start_ticks(pid)
         os.kill(pid, signal.SIGKILL)

@@ -66,8 +66,9 @@ def ask_status(case: Case) -> Completed:
 def reboot_launch_host(case: Case) -> None:
     """Kill the controller, and let its pid belong to somebody else."""
     kill_controller(case)
-    entry = json.loads(case.entry.read_text())
-    case.entry.write_text(json.dumps(entry | {"pid": os.getpid()}))
+    for suffix in ("json", "lock"):
+        path = case.remembered(suffix)
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": os.getpid()}) + "\n")
 
 
 def let_lease_end(case: Case) -> None:
