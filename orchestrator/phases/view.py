@@ -67,8 +67,6 @@ def watch_run(view: View) -> int:
         return tell_end(saved, talk)
     # What launch.log said of it before we came is not shown again.
     told = saved.verdict is not None and not saved.reopened
-    # What was said of an end before now lies behind us in launch.log.
-    told = saved.verdict is None
     screen = Screens(view)
     with caught_keys() as keys:
         tries = 0
