@@ -20,7 +20,7 @@ from orchestrator.output.measured import render_measured
 from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
 from orchestrator.output.wording import count
 from orchestrator.phases.background import Tell, start_in_background
-from orchestrator.phases.connect import connect
+from orchestrator.phases.connect import close_links, connect
 from orchestrator.phases.exercise import Crew
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.levels import measure_levels
@@ -205,12 +205,6 @@ def measure_under_load(
     found = run_checks(nodes, facts, survey, settings.model_copy(update={"checks_only": ()}))
     crew = Crew(links=links, nodes=nodes, facts=facts, places=proof.places, settings=settings, env=env)
     return measure_levels(crew, survey, found, settings.check_level, talk.say)
-
-
-def close_links(links: Sequence[Link]) -> None:
-    """Close whatever links the list holds by then."""
-    for link in links:
-        link.close()
 
 
 def show_findings(ground: Ground, talk: Talk) -> bool:

@@ -102,3 +102,8 @@ class Several(AortaError):  # noqa: N818 - it is a bundle of errors, not one mor
             exit_code=max((error.exit_code for error in errors), default=1),
         )
         self.errors = errors
+
+
+def bundle(errors: list[AortaError]) -> AortaError:
+    """Make one error of those of several nodes; one alone stays what it is."""
+    return errors[0] if len(errors) == 1 else Several(errors)

@@ -26,7 +26,8 @@ def _many(spelling: str, metavar: str, text: str, panel: str) -> Any:
     return Annotated[list[str] | None, typer.Option(spelling, metavar=metavar, help=text, rich_help_panel=panel)]
 
 
-def _switch(spelling: str, text: str, panel: str) -> Any:
+def build_switch(spelling: str, text: str, panel: str | None = None) -> Any:
+    """Build a flag that is there or not."""
     return Annotated[
         bool | None, typer.Option(spelling, metavar=" ", help=text, rich_help_panel=panel, show_default=False)
     ]
@@ -44,9 +45,9 @@ SHARED: dict[str, Any] = {
     "identity": _text("--identity", "FILE", "SSH key, where the node list names none.", _NODES),
     "connect_timeout_s": _text("--connect-timeout", "TIME", "Time for a node to let us in [dim](10s)[/dim].", _NODES),
     "fanout": _text("--fanout", "N", "Nodes worked on at the same time [dim](64)[/dim].", _NODES),
-    "accept_new_host_keys": _switch("--accept-new-host-keys", "Trust host keys not seen before.", _NODES),
-    "json_output": _switch("--json", "JSON on stdout.", _OUTPUT),
-    "quiet": _switch("-q", "Say less.", _OUTPUT),
+    "accept_new_host_keys": build_switch("--accept-new-host-keys", "Trust host keys not seen before.", _NODES),
+    "json_output": build_switch("--json", "JSON on stdout.", _OUTPUT),
+    "quiet": build_switch("-q", "Say less.", _OUTPUT),
     "verbose": Annotated[
         int,
         typer.Option(
@@ -67,26 +68,26 @@ LAUNCH: dict[str, Any] = {
     "label": _text("--label", "WORD", "First part of the run id [dim](multinode)[/dim].", _RUN),
     "timeout_s": _text("--timeout", "TIME", "Stop the run after 90s, 5m, 1h.", _RUN),
     "grace_s": _text("--grace", "TIME", "Time between TERM and KILL [dim](30s)[/dim].", _RUN),
-    "check": _switch("--check/--no-check", "Check the nodes first [dim](yes)[/dim].", _RUN),
-    "detach": _switch("--detach", "Give the shell back once every agent runs; see attach.", _RUN),
-    "dry_run": _switch("--dry-run", "Show the plan and change nothing anywhere.", _RUN),
-    "print_commands": _switch("--print-commands", "Print the exact line for each node.", _RUN),
+    "check": build_switch("--check/--no-check", "Check the nodes first [dim](yes)[/dim].", _RUN),
+    "detach": build_switch("--detach", "Give the shell back once every agent runs; see attach.", _RUN),
+    "dry_run": build_switch("--dry-run", "Show the plan and change nothing anywhere.", _RUN),
+    "print_commands": build_switch("--print-commands", "Print the exact line for each node.", _RUN),
     "experiments_dir": _text("--experiments-dir", "DIR", "Where experiments lie [dim](experiments)[/dim].", _RUN),
     "ranks": _text("--ranks", "LIST", "Ranks on the screen: 0, all, 0,3-5 [dim](0)[/dim].", _OUTPUT),
     "flag_env": _many("--env", "NAME[=VALUE]", "A variable for every rank (repeat).", _ENVIRONMENT),
     "env_file": _text("--env-file", "FILE", "NAME=VALUE lines; secret.", _ENVIRONMENT),
     "python": _text("--python", "PATH", "Interpreter on the nodes [dim](found)[/dim].", _ENVIRONMENT),
     "workdir": _text("--workdir", "DIR", "Where the code lies [dim](~/.aorta/code/<project>)[/dim].", _CODE),
-    "push": _switch("--push/--no-push", "Push the project first [dim](yes)[/dim].", _CODE),
+    "push": build_switch("--push/--no-push", "Push the project first [dim](yes)[/dim].", _CODE),
 }
 
 CHECK: dict[str, Any] = {
     "check_level": _text("--level", "0|1|2", "0 facts, 1 collectives, 2 load [dim](0)[/dim].", _CHECKS),
     "checks_only": _many("--only", "NAMES", "Only these checks.", _CHECKS),
     "checks_skip": _many("--skip", "NAMES", "Leave these checks out.", _CHECKS),
-    "strict": _switch("--strict", "Warnings count as well.", _CHECKS),
-    "every_finding": _switch("--all", "Show every check, also what is well or does not apply.", _CHECKS),
-    "list_checks": _switch("--list", "List every check and end.", _CHECKS),
+    "strict": build_switch("--strict", "Warnings count as well.", _CHECKS),
+    "every_finding": build_switch("--all", "Show every check, also what is well or does not apply.", _CHECKS),
+    "list_checks": build_switch("--list", "List every check and end.", _CHECKS),
     "save_facts": _text("--save-facts", "DIR", "Keep the nodes' answers in a folder.", _CHECKS),
     "from_facts": _text("--from-facts", "DIR", "Judge kept answers; contact nobody.", _CHECKS),
 }
@@ -94,7 +95,9 @@ CHECK: dict[str, Any] = {
 REACH: dict[str, Any] = {
     key: flag for key, flag in SHARED.items() if key not in ("nodes", "include", "exclude", "json_output")
 }
-"""Those of a verb that prints no document and whose run knows its nodes."""
+"""Those of a verb whose run knows its nodes."""
+JSON: dict[str, Any] = {"json_output": SHARED["json_output"]}
+"""Beside them for a verb that prints a document."""
 
 _LOGS = "What is shown"
 LOGS: dict[str, Any] = {
@@ -113,7 +116,7 @@ LOGS: dict[str, Any] = {
     "node": _many("--node", "LIST", "All ranks and agents of these nodes (as --include).", _LOGS),
     "since": _text("--since", "TIME", "Only what came in the last 90s, 5m, 1h.", _LOGS),
     "stream": _text("--stream", "out|err|both", "Which stream [dim](both)[/dim].", _LOGS),
-    "raw": _switch("--raw", "The very bytes of one rank's stdout, or stderr with --stream err.", _LOGS),
+    "raw": build_switch("--raw", "The very bytes of one rank's stdout, or stderr with --stream err.", _LOGS),
 }
 
 CHECK_SCRIPT: Any = Annotated[

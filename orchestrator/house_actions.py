@@ -12,16 +12,17 @@ from pathlib import Path
 
 from rich.text import Text
 
-from orchestrator.errors import AortaError, Several, UsageError
+from orchestrator.errors import AortaError, Several
 from orchestrator.nodelist import read_node_list, select_nodes
 from orchestrator.noderanges import fold_names
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.errors import render_error
 from orchestrator.output.folded import executed_document, executed_exit, fold_executed, render_body, render_head
 from orchestrator.output.prune_text import Pruning, prune_document, prune_exit, render_after, render_before
+from orchestrator.output.question import confirm
 from orchestrator.output.runs_table import choose_lines, render_runs, runs_document
 from orchestrator.output.wording import count, strip_controls
-from orchestrator.phases.connect import connect_each
+from orchestrator.phases.connect import close_links, connect_each
 from orchestrator.phases.execute import Execution
 from orchestrator.phases.known_runs import KnownRun, choose_run, reach_settings, read_known_runs
 from orchestrator.phases.notes import add_note
@@ -29,7 +30,6 @@ from orchestrator.phases.prune import LOCKED, Crew, find_targets, judge, locked,
 from orchestrator.phases.remembered import Remembered, read_remembered
 from orchestrator.phases.signals import Terminated, caught_signals
 from orchestrator.settings import Settings
-from orchestrator.transport import Link
 from orchestrator.values import Exit
 
 
@@ -87,9 +87,11 @@ def prune(settings: Settings, keep: int, *, dry_run: bool, yes: bool, nodes_only
                 nodes_only=nodes_only,
             )
             (talk.insist if talk.as_json else talk.show)(render_before(pruning))
-            wanted = not dry_run and any(not fate.living for fate in pruning.fates)
+            going = sum(1 for fate in pruning.fates if not fate.living)
+            wanted = not dry_run and going > 0
             if wanted:
-                confirm(pruning, yes=yes)
+                if not yes:
+                    confirm(count(going, "run"), "prune", "pruned")
                 pruning = remove_old(pruning, old, crew)
                 (talk.insist if talk.as_json else talk.show)(render_after(pruning))
         except Terminated:
@@ -116,26 +118,6 @@ def choose_old(
 def is_over(one: Remembered) -> bool:
     """Tell whether a run may be pruned as far as this machine knows."""
     return one.known is not None and not one.known.live and not one.line.controlled
-
-
-def confirm(pruning: Pruning, *, yes: bool) -> None:
-    """Ask before anything is removed.
-
-    Raises:
-        UsageError: the answer is no, or nobody can be asked.
-    """
-    if yes:
-        return
-    size = count(sum(1 for fate in pruning.fates if not fate.living), "run")
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"{size} would be pruned, and nobody can be asked", remedy="add --yes to prune without being asked"
-        )
-    # On stdout it would stand in the way of --json.
-    sys.stderr.write(f"prune {size}? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise UsageError("nothing was removed", remedy="add --yes to prune without being asked")
 
 
 def remove_old(pruning: Pruning, old: Sequence[KnownRun], crew: Crew) -> Pruning:
@@ -221,9 +203,3 @@ def show_executed(execution: Execution, errors: Mapping[int, AortaError], talk: 
     if errors:
         bundle = Several([errors[place] for place in sorted(errors)])
         talk.insist(Text(strip_controls(render_error(bundle))))
-
-
-def close_links(links: Sequence[Link]) -> None:
-    """Close every link."""
-    for link in links:
-        link.close()

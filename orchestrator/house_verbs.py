@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.errors import UsageError
-from orchestrator.flags import SHARED, add_verb
+from orchestrator.flags import JSON, REACH, SHARED, add_verb, build_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
 VOICE = {name: SHARED[name] for name in ("json_output", "quiet", "verbose", "color")}
-REACH = {name: flag for name, flag in SHARED.items() if name not in ("nodes", "include", "exclude")}
-
-
-def _switch(spelling: str, text: str) -> Any:
-    return Annotated[bool | None, typer.Option(spelling, metavar=" ", help=text, show_default=False)]
 
 
 def add_house_verbs(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> None:
@@ -34,7 +29,7 @@ def add_house_verbs(app: typer.Typer, build: Callable[[dict[str, Any]], Settings
 def add_ls(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> None:
     """Register `ls`."""
 
-    @add_verb(app, {**VOICE, "all": _switch("--all", "Every finished run, not only the latest 20.")})
+    @add_verb(app, {**VOICE, "all": build_switch("--all", "Every finished run, not only the latest 20.")})
     def ls(flags: dict[str, Any]) -> int:
         """List the runs that this machine remembers; contacts no node."""
         every = bool(flags.pop("all"))
@@ -77,11 +72,12 @@ def add_prune(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> 
             "keep": Annotated[
                 int | None, typer.Option("--keep", metavar="N", min=0, help="The newest finished runs that stay.")
             ],
-            "preview": _switch("--dry-run", "Say what would be freed, and change nothing anywhere."),
-            "yes": _switch("--yes", "Do not ask."),
-            "nodes_only": _switch("--nodes-only", "Free the nodes; what lies here stays."),
-            "lose_outputs": _switch("--lose-outputs", "Also runs whose outputs are not here yet: they are lost."),
+            "preview": build_switch("--dry-run", "Say what would be freed, and change nothing anywhere."),
+            "yes": build_switch("--yes", "Do not ask."),
+            "nodes_only": build_switch("--nodes-only", "Free the nodes; what lies here stays."),
+            "lose_outputs": build_switch("--lose-outputs", "Also runs whose outputs are not here yet: they are lost."),
             **REACH,
+            **JSON,
         },
     )
     def prune(flags: dict[str, Any]) -> int:

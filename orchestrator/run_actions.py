@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill, render_notified
+from orchestrator.output.question import confirm
 from orchestrator.output.wording import count
 from orchestrator.phases.attend import settle
 from orchestrator.phases.control import HEARD_S, ask_controller, has_controller, name_controller
@@ -23,13 +23,17 @@ from orchestrator.settings import Settings
 from orchestrator.stranger_actions import kill_found, names_nodes
 from orchestrator.values import Exit
 
-__all__ = ["attach", "kill", "reach_settings"]
-
 
 def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool, signal_word: str | None) -> int:  # noqa: FBT001
     """Stop runs on all of their nodes and prove that nothing of them is left, or signal their ranks."""
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
     number = parse_signal(signal_word) if signal_word is not None else None
+    if number is not None and names_nodes(settings):
+        raise UsageError(
+            what="--signal and --nodes exclude each other: the ranks of a run are known by its record alone",
+            where="command line",
+            remedy="leave out --nodes, on the machine that launched the run",
+        )
     if number is None and names_nodes(settings):
 
         def close(known: KnownRun) -> None:
@@ -37,8 +41,8 @@ def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool, signal_
 
         return kill_found(settings, run, all_runs, yes, talk, close)
     chosen = choose_runs(read_known_runs(Path.home()), run, all_runs=all_runs)
-    if all_runs and not yes and number is None:
-        confirm(chosen)
+    if chosen and all_runs and not yes and number is None:
+        confirm(count(len(chosen), "run"), "stop", "stopped", "".join(f"  {known.run_id}\n" for known in chosen))
     code = Exit.DONE
     for known in chosen:
         own = reach_settings(settings, known, known.control)
@@ -99,19 +103,3 @@ def attach(settings: Settings, run: str | None) -> int:
     known = choose_run(read_known_runs(Path.home()), run, "attach")
     view = View(known, reach_settings(settings, known), talk)
     return watch_run(view)
-
-
-def confirm(chosen: Sequence[KnownRun]) -> None:
-    """Ask before several runs are stopped.
-
-    Raises:
-        UsageError: the answer is no, or nobody can be asked.
-    """
-    if not chosen:
-        return
-    remedy = "add --yes to stop without being asked"
-    if not sys.stdin.isatty():
-        raise UsageError(what=f"{count(len(chosen), 'run')} would be stopped, and nobody can be asked", remedy=remedy)
-    names = "".join(f"  {known.run_id}\n" for known in chosen)
-    if input(f"{names}stop {count(len(chosen), 'run')}? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError(what="nothing was stopped", remedy=remedy)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.values import Plan, Verdict
@@ -21,7 +21,9 @@ class NodeStatus:
     error: str = ""
     """Why it could not be asked."""
     report: Mapping[str, Any]
-    """What it told of itself; empty when it could not be asked."""
+    """What it told of itself; empty when it could not be asked, or has nothing of the run."""
+    absent: bool = False
+    """It answers, and nothing of the run is there: not yet, or not any more."""
 
     @property
     def word(self) -> str:
@@ -29,6 +31,8 @@ class NodeStatus:
         supervisor = self.report.get("supervisor") or {}
         if self.contact != "ok" or self.error:
             return self.contact if self.contact != "ok" else "no answer"
+        if self.absent:
+            return "nothing here"
         if self.report.get("rebooted"):
             return "rebooted"
         if supervisor.get("suspended"):
@@ -67,8 +71,10 @@ class RunStatus:
     plan: Plan | None = None
     verdict: Verdict | None = None
     note: str = ""
-    missing: Mapping[str, int] | None = None
-    """Bytes of log files that the nodes dropped before they could be fetched."""
+    gaps: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """From where to where log files miss bytes that the nodes dropped before they could be fetched."""
+    unstarted: bool = False
+    """No node was ever told to start, and no process of this machine is about to do it."""
 
     @property
     def unasked(self) -> bool:
@@ -78,9 +84,11 @@ class RunStatus:
     @property
     def needs_controller(self) -> bool:
         """Nobody watches it, and something happened that has to be dealt with."""
-        # Without its plan nobody could take it over; kill still finds its nodes.
-        if self.controller is not None or not self.live or self.verdict is not None or self.plan is None:
+        if self.controller is not None or not self.live or self.verdict is not None:
             return False
+        if self.unstarted or self.plan is None:
+            # Without its plan nobody could take it over; kill still finds its nodes.
+            return self.unstarted
         told = [node for node in self.nodes if node.report]
         troubled = any(
             node.report.get("rebooted") or node.supervisor_gone or (node.ended and node.report["state"] != "succeeded")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.errors import UsageError
-from orchestrator.flags import LAUNCH, SHARED, add_verb
+from orchestrator.flags import JSON, LAUNCH, REACH, SHARED, add_verb, build_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,14 +20,10 @@ RUN: Any = Annotated[
 ]
 
 
-def _switch(spelling: str, text: str) -> Any:
-    return Annotated[bool | None, typer.Option(spelling, metavar=" ", help=text, show_default=False)]
-
-
 def add_run_verbs(app: typer.Typer, build: Callable[[dict[str, Any]], Settings]) -> None:
     """Register every verb of this file; `build` makes settings of the flags."""
 
-    @add_verb(app, {**SHARED, "ranks": LAUNCH["ranks"], "run": RUN})
+    @add_verb(app, {**REACH, "ranks": LAUNCH["ranks"], "run": RUN})
     def attach(flags: dict[str, Any]) -> int:
         """Show a run live again; one whose controller is gone is taken over."""
         run = flags.pop("run")
@@ -46,14 +42,15 @@ def add_kill_verb(app: typer.Typer, build: Callable[[dict[str, Any]], Settings])
     @add_verb(
         app,
         {
+            # --nodes finds runs of which there is no record here.
             **SHARED,
             "grace_s": LAUNCH["grace_s"],
             "run": RUN,
             "signal": Annotated[
                 str | None, typer.Option("--signal", metavar="NAME", help="Send this to the ranks, and stop nothing.")
             ],
-            "all": _switch("--all", "Every live run."),
-            "yes": _switch("--yes", "Do not ask."),
+            "all": build_switch("--all", "Every live run."),
+            "yes": build_switch("--yes", "Do not ask."),
         },
     )
     def kill(flags: dict[str, Any]) -> int:
@@ -74,11 +71,10 @@ def add_status_verb(app: typer.Typer, build: Callable[[dict[str, Any]], Settings
     @add_verb(
         app,
         {
-            **SHARED,
+            **REACH,
+            **JSON,
             "run": RUN,
-            "watch": Annotated[
-                bool | None, typer.Option("--watch", metavar=" ", help="Again and again.", show_default=False)
-            ],
+            "watch": build_switch("--watch", "Again and again."),
             "every": Annotated[
                 str | None, typer.Option("--every", metavar="TIME", help="With --watch: how often [dim](2s)[/dim].")
             ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 
 from orchestrator.output.console import Talk, build_talk
+from orchestrator.output.pipes import wait_read
 from orchestrator.output.status_table import render_status, status_document
 from orchestrator.phases.attend import settle
-from orchestrator.phases.known_runs import KnownRun, choose_run, read_known_runs
+from orchestrator.phases.known_runs import KnownRun, choose_run, reach_settings, read_known_runs
 from orchestrator.phases.status import Asker, gather_status
-from orchestrator.run_actions import reach_settings
 from orchestrator.values import Exit
 
 if TYPE_CHECKING:
@@ -54,7 +53,8 @@ def status(settings: Settings, run: str | None, every_s: float | None) -> int:
 
 
 def watch(known: KnownRun, asker: Asker, talk: Talk, every_s: float) -> RunStatus:
-    """Show a status again and again until the run is over, or has to be brought to its end."""
+    """Show a status again and again until the run is over, has to be brought to its end, or nobody looks any more."""
+    out = sys.stdout
     live = Live(console=talk.out, auto_refresh=False) if talk.out.is_terminal and not talk.as_json else None
     with live or nullcontext():
         while True:
@@ -65,13 +65,15 @@ def watch(known: KnownRun, asker: Asker, talk: Talk, every_s: float) -> RunStatu
                 show(seen, talk)
             if is_over(seen) or seen.needs_controller:
                 return seen
-            time.sleep(every_s)
+            if not wait_read(out, every_s):
+                return seen
 
 
 def complete(seen: RunStatus, known: KnownRun, asker: Asker, reach: Settings, talk: Talk) -> RunStatus:
     """Let a run be brought to its end that nobody watches, and look again."""
     if again(known).live:  # else its controller has just done so
-        talk.say(f"nobody watches {known.run_id}, and something happened on its nodes: bringing it to its end")
+        what = "the launcher was killed before the start" if seen.unstarted else "something happened on its nodes"
+        talk.say(f"nobody watches {known.run_id}, and {what}: bringing it to its end")
         settle(known, reach, talk)
     done = gather_status(again(known), asker)
     # What the nodes said before is what one wants to see beside the verdict.

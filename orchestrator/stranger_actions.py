@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.errors import UsageError
 from orchestrator.nodelist import read_node_list, select_nodes
 from orchestrator.output.console import Talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill
+from orchestrator.output.question import confirm
 from orchestrator.output.wording import count
 from orchestrator.phases.found_runs import FoundRun, Search, choose_found, describe, find_runs, stop_found
 from orchestrator.phases.known_runs import KnownRun, read_known_runs
@@ -42,7 +41,8 @@ def kill_found(
     if not chosen:
         return tell_none(search, settings, talk)
     if all_runs and not yes:
-        confirm(search, chosen)
+        listed = "".join(f"  {describe(found, nodes)}\n" for found in chosen)
+        confirm(count(len(chosen), "run"), "stop", "stopped", listed)
     code = Exit.DONE
     for found in chosen:
         reports = stop_one(search, found, settings, talk)
@@ -80,18 +80,3 @@ def stop_one(search: Search, found: FoundRun, settings: Settings, talk: Talk) ->
     if settings.json_output:
         talk.document(kill_document(found.run_id, reports))
     return reports
-
-
-def confirm(search: Search, chosen: Sequence[FoundRun]) -> None:
-    """Ask before several runs are stopped.
-
-    Raises:
-        UsageError: the answer is no, or nobody can be asked.
-    """
-    remedy = "add --yes to stop without being asked"
-    size = count(len(chosen), "run")
-    if not sys.stdin.isatty():
-        raise UsageError(what=f"{size} would be stopped, and nobody can be asked", remedy=remedy)
-    lines = "".join(f"  {describe(found, search.nodes)}\n" for found in chosen)
-    if input(f"{lines}stop {size}? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError(what="nothing was stopped", remedy=remedy)

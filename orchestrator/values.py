@@ -171,6 +171,12 @@ class FirstFailure:
     """Deepest frame: file:line in function."""
 
 
+UNFINISHED = ("prepared", "pushing", "starting", "running", "stopping")
+"""States of a run that is not over, in the order in which it goes through them; of a node all but pushing."""
+STOPPED = ("timed out", "killed", "stopped")
+"""States of a node that was told to stop."""
+ENDED = ("failed", *STOPPED, "succeeded")
+"""States of a node that has said its last word; the first one that a node is in is the run's."""
 RunState = Literal["succeeded", "failed", "killed", "timed out", "lost"]
 
 

@@ -7,9 +7,8 @@ from typing import cast
 
 from orchestrator.diagnosis.events import Event, Order
 from orchestrator.diagnosis.history import REBOOTED, STOP_CAUSES, History, StopCause
-from orchestrator.values import NodePlan, Plan
+from orchestrator.values import STOPPED, NodePlan, Plan
 
-STOPPED = ("stopped", "killed", "timed out")
 """States of a node that somebody ended."""
 NEVER_STARTED = ("the launch host left before the start", "nobody said go")
 """What a supervisor says that ended itself before its agent."""

@@ -79,7 +79,7 @@ def _unasked(history: History) -> tuple[str, ...]:
 def _judge(history: History, texts: Texts) -> Verdict:
     cause = history.stop_cause
     killed = any(final.get("reason") == "kill" for final in history.finals.values())
-    if cause == "lost" and killed and all(why == REBOOTED for why in history.lost.values()):
+    if cause == "lost" and killed and set(history.lost.values()) == {REBOOTED}:
         cause = "kill"  # which of the two is told first is chance
     if cause in ("interrupt", "terminate", "kill", "elsewhere", "time limit"):
         return _stopped(history, cause)

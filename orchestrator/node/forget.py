@@ -96,9 +96,9 @@ def find_life(run_id: str, folder: str, marks: dict[bytes, list[int]]) -> str:
     if supervisor is not None:
         return f"its supervisor, pid {supervisor.pid}"
     if runfolder.is_of_this_boot(status):
-        alive = [pid for pid, ticks in status.get("tree", []) if processes.alive(pid, ticks)]
+        alive = runfolder.living(status)
         if alive:
-            return f"pid {alive[0]}  {processes.command_of(alive[0])}"
+            return f"pid {alive[0][0]}  {processes.command_of(alive[0][0])}"
     elif abs(time.time() - float(status.get("heartbeat", 0))) < FRESH_S and not ended(status):
         return f"its supervisor wrote {os.path.join(folder, runfolder.STATUS)} within the last {FRESH_S:g} s"
     return "its supervisor holds its lock" if folder and is_locked(folder) else ""

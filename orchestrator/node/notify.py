@@ -19,10 +19,19 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
     folders = [folder for folder in folders if os.path.basename(folder) == str(request["node_rank"])]
     taken: list[int] = []
     for folder in folders:
-        if runfolder.supervisor_of(runfolder.read_status(folder) or {}) is None:
+        supervisor = runfolder.supervisor_of(runfolder.read_status(folder) or {})
+        if supervisor is None:
             continue
+        if supervisor.state in "Tt":
+            wire.send({"error": "its supervisor is suspended", "remedy": "kill -CONT %d there" % supervisor.pid})
+            return
         own = "notify-%d" % os.getpid()
         order = {"op": "signal", "signal": request["signal"], "id": own}
         event = ask(folder, order, ANSWER_S, lambda event: event["ev"] == "signalled" and event.get("id") == own)  # noqa: B023 - asked at once
-        taken += event["ranks"] if event is not None else []
+        if event is None and runfolder.supervisor_of(runfolder.read_status(folder) or {}) is None:
+            continue  # it has ended meanwhile, and its ranks with it
+        if event is None:
+            wire.send({"error": "its supervisor does not answer within %.0f s" % ANSWER_S})
+            return
+        taken += event["ranks"]
     wire.send({"ranks": taken})

@@ -60,7 +60,7 @@ def report_of(folder: str, status: Facts) -> Facts:
     supervisor = runfolder.supervisor_of(status)
     final: Facts = next((event for event in reversed(status.get("events", [])) if event["ev"] == "final"), {})
     agent = status.get("agent")
-    tree = [(pid, ticks) for pid, ticks in status.get("tree", []) if here and alive(pid, ticks)]
+    tree = runfolder.living(status)
     return {
         "node_rank": status.get("node_rank"),
         "attempt": status.get("attempt"),

@@ -89,6 +89,11 @@ def recorded(status: dict[str, Any]) -> list[list[int]]:
     return [*status.get("tree", []), *(rank for rank in ranks if rank not in status.get("tree", []))]
 
 
+def living(status: dict[str, Any]) -> list[list[int]]:
+    """List pid and start ticks of what lives of all that a supervisor knew below it."""
+    return [[pid, ticks] for pid, ticks in recorded(status) if processes.alive(pid, ticks)]
+
+
 def supervisor_of(status: dict[str, Any]) -> processes.Process | None:
     """Give the supervisor of a status file if it lives, on this machine and since this boot."""
     if not is_of_this_boot(status):

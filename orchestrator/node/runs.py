@@ -41,7 +41,7 @@ def read_folders(root: str) -> Dict[Key, Dict[str, Any]]:
             if status is None or not runfolder.is_of_this_boot(status):
                 continue
             supervisor = runfolder.supervisor_of(status)
-            left = [pid for pid, ticks in status.get("tree", []) if processes.alive(pid, ticks)]
+            left = runfolder.living(status)
             found[run_id, int(name)] = {
                 "run_id": run_id,
                 "node_rank": int(name),

@@ -15,7 +15,11 @@ def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
     folder = request.get("run_folder") or os.path.join(
         os.path.expanduser("~"), ".aorta", "runs", request["run_id"], str(request["node_rank"])
     )
+    if not os.path.isdir(folder):
+        # It was not started here yet, or was pruned: the node is well, and there is nothing to report.
+        wire.send({"found": False})
+        return
     if runfolder.read_status(folder) is None:
-        wire.send({"error": f"no run in {folder}", "remedy": "it never started there, or was pruned"})
+        wire.send({"error": f"no status can be read in {folder}", "remedy": "is its disk full, or was the power cut?"})
         return
     wire.send(report.build_report(folder))

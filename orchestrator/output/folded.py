@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
 
+from orchestrator.diagnosis.verdict import signal_name
 from orchestrator.errors import AortaError, LinkLostError
 from orchestrator.noderanges import fold_names
 from orchestrator.output.wording import count, render_duration, strip_controls
@@ -39,7 +39,7 @@ def render_head(group: Sequence[Executed]) -> Text:
 def render_end(group: Sequence[Executed]) -> str:
     """Say how the command ended on nodes where it ended the same way."""
     one = group[0]
-    said = [f"ended by {name_signal(one.signal)}" if one.signal is not None else f"exit code {one.code}"]
+    said = [f"ended by {signal_name(one.signal)}" if one.signal is not None else f"exit code {one.code}"]
     if one.code is None and one.signal is None:
         said = ["it could not be ended"]
     if one.not_started:
@@ -55,14 +55,6 @@ def render_end(group: Sequence[Executed]) -> str:
     if one.survivors:
         said.append(f"{len(one.survivors)} STILL RUNNING")
     return " · ".join(said)
-
-
-def name_signal(number: int) -> str:
-    """Name a signal as people do."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def render_body(one: Executed) -> Iterator[str]:
@@ -122,7 +114,7 @@ def _node_document(name: str, one: Executed | None, error: AortaError | None) ->
     return {
         "node": name,
         "exit_code": one.code,
-        "signal": name_signal(one.signal) if one.signal is not None else None,
+        "signal": signal_name(one.signal),
         "ended": one.ended,
         "not_started": one.not_started,
         "seconds": round(one.seconds, 3),

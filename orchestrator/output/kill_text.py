@@ -26,7 +26,7 @@ def render_notified(told: Sequence[Notified], number: int) -> Text:
 def _render_notified(one: Notified, name: str) -> Text:
     node = (f"{one.node}: ", "bold")
     if one.error:
-        return Text.assemble(node, (f"could not be asked: {one.error}", "red"))
+        return Text.assemble(node, (f"could not be asked: {strip_controls(one.error)}", "red"))
     if not one.ranks:
         return Text.assemble(node, "no rank of this run was there")
     ranks = ", ".join(map(str, one.ranks))

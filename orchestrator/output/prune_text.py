@@ -9,10 +9,9 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.output.table import align_cells
-from orchestrator.output.wording import count, strip_controls
+from orchestrator.output.wording import count, render_size, strip_controls
 from orchestrator.values import Exit
 
-KIB = 1024
 MOST_NAMED = 5
 
 
@@ -158,18 +157,6 @@ def render_after(pruning: Pruning) -> Text:
         )
         text.append("\n    their entries: ~/.aorta/launches/RUN.json")
     return text
-
-
-def render_size(size: int) -> str:
-    """Write a size in the largest unit that leaves a whole number before the point."""
-    if size < KIB:
-        return f"{size} B"
-    amount = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        amount /= KIB
-        if amount < KIB or unit == "TiB":
-            break
-    return f"{amount:,.1f} {unit}"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.noderanges import fold_names
+from orchestrator.output.events import render_time
 from orchestrator.output.table import align_cells
 from orchestrator.output.wording import render_duration, strip_controls
 
@@ -107,7 +108,7 @@ def runs_document(lines: Sequence[RunLine], now: float, left_out: int) -> dict[s
                 "controlled": line.controlled,
                 "may_live": line.may_live,
                 "nodes": list(line.nodes),
-                "launched": None if line.launched is None else render_moment(line.launched),
+                "launched": None if line.launched is None else render_time(datetime.fromtimestamp(line.launched, UTC)),
                 "age_s": None if line.launched is None else round(max(0.0, now - line.launched), 3),
                 "exit_code": line.exit_code,
                 "cause": line.cause,
@@ -118,8 +119,3 @@ def runs_document(lines: Sequence[RunLine], now: float, left_out: int) -> dict[s
             for line in lines
         ],
     }
-
-
-def render_moment(time: float) -> str:
-    """Write a moment as the records do."""
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -22,9 +22,11 @@ STYLES = {
     "stopped": "yellow",
     "killed": "yellow",
     "suspect": "yellow",
+    "nothing here": "yellow",
 }
 """Any other word tells of trouble."""
 MIB_OF_GIB = 1024
+MOST_GAPS = 3
 
 
 def render_status(status: RunStatus, *, width: int | None = None, every_rank: bool = False) -> Text:
@@ -52,7 +54,7 @@ def status_document(status: RunStatus) -> dict[str, Any]:
         "experiment": status.experiment,
         "controller": None if status.controller is None else _controller_document(status.controller),
         "note": status.note or None,
-        "gaps": dict(status.missing or {}),
+        "gaps": {name: [list(gap) for gap in found] for name, found in status.gaps.items()},
         "nodes": [
             {
                 **node.report,
@@ -60,6 +62,7 @@ def status_document(status: RunStatus) -> dict[str, Any]:
                 "node": node.node,
                 "contact": node.contact,
                 "error": node.error,
+                "absent": node.absent,
                 "planned_ranks": list(plans[node.node_rank].ranks) if node.node_rank in plans else None,
             }
             for node in status.nodes
@@ -84,11 +87,17 @@ def _render_head(status: RunStatus) -> list[Text]:
         lines.append(_render_controller(status))
     if status.note:
         lines.append(Text(f"note: {strip_controls(status.note)}"))
-    for name, missing in sorted((status.missing or {}).items()):
-        lines.append(Text(f"{name}: {count(missing, 'byte')} were dropped on its node before they could be fetched"))
+    lines += [Text(_render_gaps(name, gaps)) for name, gaps in sorted(status.gaps.items())]
     if status.verdict is None:
         lines.append(Text(f"experiment {status.experiment}", "dim"))
     return lines
+
+
+def _render_gaps(name: str, gaps: Sequence[tuple[int, int]]) -> str:
+    size = count(sum(end - start for start, end in gaps), "byte")
+    places = ", ".join(f"{start}-{end - 1}" for start, end in gaps[:MOST_GAPS])
+    more = f" and {len(gaps) - MOST_GAPS} more" if len(gaps) > MOST_GAPS else ""
+    return f"{name}: {size} ({places}{more}) were dropped on the node before they could be fetched"
 
 
 def _render_controller(status: RunStatus) -> Text:
@@ -96,7 +105,8 @@ def _render_controller(status: RunStatus) -> Text:
     if controller is None:
         return Text(f"no controller: aorta-launch attach {status.run_id}", "yellow")
     if controller.get("mode") == "silent":
-        return Text("its controller does not answer", "red")
+        hint = f"is it suspended (kill -CONT)? Once it is gone, aorta-launch attach {status.run_id} replaces it"
+        return Text.assemble((f"its controller, {controller.get('who')}, does not answer", "red"), f" · {hint}")
     return Text(f"controller pid {controller.get('pid')}, in the {controller.get('mode')}", "dim")
 
 

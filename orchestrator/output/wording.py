@@ -34,7 +34,7 @@ def count(number: int, noun: str) -> str:
 
 def render_size(size: int) -> str:
     """Render a number of bytes in the largest unit that it fills."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}"
     return f"{size} B"

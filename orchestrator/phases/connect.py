@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.errors import AortaError, LinkError, Several, UsageError
+from orchestrator.errors import AortaError, LinkError, UsageError, bundle
 from orchestrator.transport import Link
 from orchestrator.transport.fanout import nobody, try_all
 from orchestrator.transport.isself import is_own_address
@@ -55,7 +55,7 @@ def connect(nodes: Sequence[Node], settings: ConnectSettings, done: Callable[[in
     """
     ways, errors = find_ways(nodes, settings)
     if errors:
-        raise _bundle(errors)
+        raise bundle([errors[place] for place in sorted(errors)])
     links, errors, jumps = _dial(nodes, ways, settings, done)
     if not errors:
         return [links[place] for place in range(len(nodes))]
@@ -63,7 +63,7 @@ def connect(nodes: Sequence[Node], settings: ConnectSettings, done: Callable[[in
         link.close()
     for connection in jumps:
         connection.close()
-    raise _bundle(errors)
+    raise bundle([errors[place] for place in sorted(errors)])
 
 
 def connect_each(
@@ -77,9 +77,10 @@ def connect_each(
     return links, {**unknown, **errors}
 
 
-def _bundle(errors: Mapping[int, AortaError]) -> AortaError:
-    told = [errors[place] for place in sorted(errors)]
-    return told[0] if len(told) == 1 else Several(told)
+def close_links(links: Iterable[Link]) -> None:
+    """Close whatever links there are by then."""
+    for link in links:
+        link.close()
 
 
 def find_ways(

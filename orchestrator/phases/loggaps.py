@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
+
+from orchestrator.phases.lines import append_line
 
 Gap = tuple[int, int]
 """From where to where bytes are missing."""
@@ -38,17 +37,17 @@ def add_gap(path: Path, name: str, gap: Gap) -> None:
     Raises:
         OSError: the disk of the launch host is full or gone.
     """
-    line = json.dumps({"file": name, "from": gap[0], "to": gap[1]}).encode() + b"\n"
     with _WRITING:
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":
-                line = b"\n" + line
-            if os.write(handle, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        finally:
-            os.close(handle)
+        append_line(path, json.dumps({"file": name, "from": gap[0], "to": gap[1]}).encode())
+
+
+def cut_gaps(gaps: list[Gap], known: list[Gap]) -> list[Gap]:
+    """Give what is left of joined gaps without those that are known."""
+    left = list(gaps)
+    for begin, behind in known:
+        parts = [((start, min(end, begin)), (max(start, behind), end)) for start, end in left]
+        left = [part for pair in parts for part in pair if part[0] < part[1]]
+    return left
 
 
 def join_gaps(gaps: list[Gap]) -> list[Gap]:
@@ -60,8 +59,3 @@ def join_gaps(gaps: list[Gap]) -> list[Gap]:
         else:
             joined.append((start, end))
     return joined
-
-
-def count_missing(gaps: Mapping[str, list[Gap]]) -> dict[str, int]:
-    """Count the missing bytes of each log file that has gaps."""
-    return {name: sum(end - start for start, end in found) for name, found in gaps.items()}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from orchestrator.phases.lines import append_line
 
 GRAIN_S = 1.0
 """Bytes that came within this time share one entry."""
@@ -32,23 +33,10 @@ class TimeWriter:
         if last is not None and last <= now < last + GRAIN_S:
             return
         self._last[path] = now
-        line = f"{now:.3f} {offset}\n"
         with contextlib.suppress(OSError):
             if last is None:
                 path.parent.mkdir(exist_ok=True)
-                line = ("\n" if _is_torn(path) else "") + line
-            with path.open("a", encoding="ascii") as file:
-                file.write(line)
-
-
-def _is_torn(path: Path) -> bool:
-    """Tell whether a controller died, or the disk was full, in the middle of a line."""
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) != b"\n"
-    except OSError:
-        return False
+            append_line(path, b"%.3f %d" % (now, offset))
 
 
 def read_marks(path: Path) -> Iterator[Mark]:

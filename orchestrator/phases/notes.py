@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
 
 from orchestrator.errors import UsageError
+from orchestrator.phases.lines import append_line
 from orchestrator.phases.record import now_utc
 from orchestrator.phases.texts import read_tail
 from orchestrator.plan.paths import ExperimentPaths
 
 
 def add_note(experiment: Path, text: str) -> dict[str, str]:
-    """Append a note in one write, so that two at a time are two lines.
+    """Append a note.
 
     Raises:
         UsageError: the experiment directory is gone, or cannot be written.
@@ -22,20 +22,10 @@ def add_note(experiment: Path, text: str) -> dict[str, str]:
     # Words of a shell may be bytes that are no text.
     note = {"time": now_utc(), "text": os.fsencode(text).decode("utf-8", "backslashreplace")}
     path = ExperimentPaths(experiment).notes_jsonl
-    line = json.dumps(note, ensure_ascii=False).encode() + b"\n"
     try:
         if not experiment.is_dir():
             raise UsageError("its experiment directory is gone", str(experiment), "was it moved, or removed by hand?")
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        try:
-            # A line that a full disk cut short would take the next one with it.
-            end = os.lseek(handle, 0, os.SEEK_END)
-            torn = end > 0 and os.pread(handle, 1, end - 1) != b"\n"
-            line = (b"\n" if torn else b"") + line
-            if os.write(handle, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(handle)
+        append_line(path, json.dumps(note, ensure_ascii=False).encode())
     except OSError as error:
         remedy = "free space there or make it writable"
         raise UsageError(f"the note cannot be written: {error.strerror}", str(path), remedy) from error

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import __version__
 from orchestrator.errors import AortaError, NotReadyError, UsageError
+from orchestrator.output.events import render_time
 from orchestrator.output.plan_text import plan_document
 from orchestrator.output.verdict_text import verdict_document
+from orchestrator.phases.signals import Terminated
 from orchestrator.plan.paths import ExperimentPaths, launches_folder
 from orchestrator.values import Node, Plan, Verdict
 
@@ -103,7 +105,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 def now_utc() -> str:
     """Say the time as UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return render_time(datetime.now(UTC))
 
 
 class Record:
@@ -217,7 +219,7 @@ class Record:
         """Note that nothing was started; after a bug of ours something may be alive, and kill has to find it."""
         known = isinstance(error, AortaError | KeyboardInterrupt)
         self.time("ended")
-        self.write(state="not started" if known else "unknown", error=str(error) or type(error).__name__)
+        self.write(state="not started" if known else "unknown", error=_say_why(error))
         end_entry(self.entry, live=not known)
 
     def end_without_start(self, why: str) -> None:
@@ -231,6 +233,12 @@ class Record:
         self.time("ended")
         self.write(state=verdict.state, verdict=verdict_document(verdict)["verdict"])
         end_entry(self.entry, live=bool(verdict.survivors or verdict.unasked))
+
+
+def _say_why(error: BaseException) -> str:
+    if isinstance(error, Terminated):
+        return "stopped by SIGTERM or aorta-launch kill"
+    return "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
 
 
 def end_entry(entry: Path, *, live: bool) -> None:

@@ -15,8 +15,7 @@ from orchestrator.phases.control import has_controller
 from orchestrator.phases.known_runs import KnownRun, read_entry
 from orchestrator.phases.notes import latest_note
 from orchestrator.plan.paths import ExperimentPaths, launches_folder
-
-UNFINISHED = frozenset({"preparing", "prepared", "pushing", "starting", "running", "stopping"})
+from orchestrator.values import UNFINISHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ def _remember(known: KnownRun | None, entry: Path) -> Remembered:
     state = str(record.get("state") or ("live" if known.live else "ended"))
     verdict = record.get("verdict")
     verdict = verdict if isinstance(verdict, Mapping) else {}
-    finished = state not in UNFINISHED | {"live", "unknown"}
+    finished = state not in (*UNFINISHED, "live", "unknown")
     line = RunLine(
         run_id=known.run_id,
         state=state,

@@ -77,7 +77,8 @@ def run_on(
     record.open()
     try:
         with told_as_full_disk(paths):
-            log = EventLog(paths.events_jsonl, sys.stdout if settings.json_output else None)
+            # With --detach stdout belongs to the one document that names the run.
+            log = EventLog(paths.events_jsonl, sys.stdout if settings.json_output and announce is None else None)
             talk.keep_in(paths.launch_log)
         undo.callback(log.close)
         plan = plan_on(ground, run_id, 1, bring_code(ground, record, talk, run_id))

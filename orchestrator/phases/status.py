@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError, UsageError
 from orchestrator.phases.connect import connect_each
-from orchestrator.phases.control import ask_controller, has_controller
-from orchestrator.phases.loggaps import count_missing, read_gaps
+from orchestrator.phases.control import ask_controller, has_controller, name_controller
+from orchestrator.phases.loggaps import read_gaps
 from orchestrator.phases.notes import latest_note
 from orchestrator.phases.saved_run import read_saved_run
 from orchestrator.run_status import NodeStatus, RunStatus
 from orchestrator.transport.fanout import try_all
+from orchestrator.values import ENDED, UNFINISHED
 
 if TYPE_CHECKING:
     from orchestrator.phases.known_runs import KnownRun
@@ -26,9 +28,6 @@ CONTROLLER_S = 12.0
 """More than it waits for its nodes."""
 REPORT_S = 15.0
 """A node's own limit for a driver that hangs is 5 s."""
-ALIVE = ("stopping", "running", "starting", "prepared")
-ENDED = ("failed", "timed out", "killed", "stopped", "succeeded")
-"""States of nodes, those that have not ended and those that have: the first that one node is in is the run's."""
 
 
 class Asker:
@@ -58,7 +57,8 @@ class Asker:
                 node=node.name,
                 contact="ok" if place in told else "unreachable",
                 error="" if place in told else errors[place].what,
-                report=told.get(place, {}),
+                report=told[place] if place in told and told[place].get("found", True) else {},
+                absent=place in told and not told[place].get("found", True),
             )
             for place, node in enumerate(self._nodes)
         )
@@ -84,7 +84,7 @@ def gather_status(run: KnownRun, asker: Asker) -> RunStatus:
     if answer is not None:
         # Nothing was started yet: the nodes know nothing of it.
         return _status(run, saved, answer, (), str(answer["state"]))
-    silent = {"mode": "silent"} if has_controller(run.run_id) else None
+    silent = {"mode": "silent", "who": name_controller(run.run_id)} if has_controller(run.run_id) else None
     return _status(run, saved, silent, asker.ask())
 
 
@@ -129,8 +129,15 @@ def _status(
         plan=saved.plan if saved is not None else None,
         verdict=verdict,
         note=latest_note(saved.paths.root) if saved is not None else "",
-        missing=count_missing(read_gaps(saved.paths.gaps_jsonl)) if saved is not None else {},
+        gaps=read_gaps(saved.paths.gaps_jsonl) if saved is not None else {},
+        unstarted=saved is not None and controller is None and _is_unstarted(saved),
     )
+
+
+def _is_unstarted(saved: SavedRun) -> bool:
+    host = (saved.document.get("launch_host") or {}).get("hostname")
+    # A launcher on another machine with this HOME may live, where the file system knows no locks.
+    return saved.went is None and saved.state != "not started" and host == platform.node()
 
 
 def fold_states(nodes: Sequence[NodeStatus], recorded: str) -> str:
@@ -138,7 +145,7 @@ def fold_states(nodes: Sequence[NodeStatus], recorded: str) -> str:
     told = [node for node in nodes if node.report]
     living = {str(node.report["state"]) for node in told if not node.ended}
     ended = {str(node.report["state"]) for node in told if node.ended}
-    found = [state for state in ALIVE if state in living] + [state for state in ENDED if state in ended]
+    found = [state for state in reversed(UNFINISHED) if state in living] + [state for state in ENDED if state in ended]
     return next(iter(found), recorded)
 
 

@@ -18,9 +18,11 @@ from orchestrator.phases.connect import connect, connect_each
 from orchestrator.phases.contact import Contact
 from orchestrator.phases.controller import Controller
 from orchestrator.phases.finish import bring_home, finish
-from orchestrator.phases.follow import Desk, event_key, follow
+from orchestrator.phases.follow import Desk, event_key, follow, note_event
 from orchestrator.phases.known_runs import reach_settings
+from orchestrator.phases.loggaps import cut_gaps, read_gaps
 from orchestrator.phases.logstore import LogStore
+from orchestrator.phases.logview import list_files
 from orchestrator.phases.reader import NodeReader
 from orchestrator.phases.record import Record, end_entry, now_utc, told_as_full_disk
 from orchestrator.phases.saved_run import read_saved_run
@@ -134,6 +136,9 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
         readers = build_readers(saved, plan, links, settings, events)
     decider = Decider(plan, started=went, join_limit_s=settings.join_timeout_s, begun=clock.now())
     recall(desk, decider, readers)
+    # A line that somebody edited is no reason to leave a run alone.
+    with suppress(LookupError, TypeError, ValueError):
+        note_gaps(desk, saved)
 
     def note(stage: str) -> None:
         if stage in ("running", "stopping"):
@@ -182,6 +187,17 @@ def _recall_one(document: dict[str, Any], decider: Decider, readers: Sequence[No
             reader.order(order)
     elif kind == "agent" or int(document["world_size"]) == decider.plan.world_size:
         decider.history.take(Event(kind=kind, time=document["at"], node_rank=node_rank, data=fields))
+
+
+def note_gaps(desk: Desk, saved: SavedRun) -> None:
+    """Note the gaps of log files that the one before us wrote down and did not live to tell."""
+    found, told = read_gaps(saved.paths.gaps_jsonl), read_events(saved.paths)
+    for file in list_files(saved.document["plan"], saved.paths) if found else ():
+        own = {"kind": "gap", "node_rank": file.node_rank, "file": file.name}
+        known = [(int(one["from"]), int(one["to"])) for one in told if own.items() <= one.items()]
+        for start, end in cut_gaps(found.get(file.path.name, []), known):
+            data = {"file": file.name, "rank": file.rank, "from": start, "to": end}
+            note_event(desk, Event(kind="gap", time=clock.now(), node_rank=file.node_rank, data=data))
 
 
 def build_readers(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import AortaError, PushError, Several
+from orchestrator.errors import AortaError, PushError, bundle
 from orchestrator.phases.workdir import Filling, Keeper, Question, Workdir, beating
 from orchestrator.plan.paths import launches_folder
 from orchestrator.transport import Link
@@ -154,8 +154,3 @@ def say_busy(busy: Mapping[str, str | None]) -> str:
     """Say who is at work on the folder."""
     ids = sorted({run_id for run_id in busy.values() if run_id})
     return f"the launch {', '.join(ids)} brings its code there" if ids else "another launch is at work there"
-
-
-def bundle(errors: list[AortaError]) -> AortaError:
-    """Make one error of them."""
-    return errors[0] if len(errors) == 1 else Several(errors)

@@ -170,7 +170,8 @@ def test_a_node_that_cannot_be_asked_and_a_driver_that_hangs(fresh_cluster: Fres
     done = scene.verb("status")
     print(f"status with a controller that stands still: {time.monotonic() - begin:.2f} s")
     assert done.exit_code == 0, done
-    assert "its controller does not answer" in done.stdout
+    assert f"its controller, pid {launcher.process.pid} on " in done.stdout
+    assert "does not answer" in done.stdout
     assert f"2 {cluster.address(3)}  running" in done.stdout
 
     launcher.kill()

@@ -14,7 +14,7 @@ import pytest
 import orchestrator
 from orchestrator.cli import main
 from orchestrator.errors import UsageError
-from orchestrator.house_actions import build_command, confirm, time_limit
+from orchestrator.house_actions import build_command, time_limit
 from orchestrator.output.prune_text import (
     Fate,
     Look,
@@ -24,8 +24,9 @@ from orchestrator.output.prune_text import (
     prune_exit,
     render_after,
     render_before,
-    render_size,
 )
+from orchestrator.output.question import confirm
+from orchestrator.output.wording import render_size
 from orchestrator.settings import build_settings
 
 
@@ -173,7 +174,7 @@ def test_what_was_done_is_said() -> None:
 
 def test_sizes() -> None:
     sizes = [render_size(size) for size in (0, 1023, 1024, 10**6, 10**9, 10**13, 10**16)]
-    assert sizes == ["0 B", "1023 B", "1.0 KiB", "976.6 KiB", "953.7 MiB", "9.1 TiB", "9,094.9 TiB"]
+    assert sizes == ["0 B", "1023 B", "1.0 KiB", "976.6 KiB", "953.7 MiB", "9.1 TiB", "9094.9 TiB"]
 
 
 class Terminal(io.StringIO):
@@ -189,16 +190,14 @@ class Terminal(io.StringIO):
 def test_whoever_sits_there_is_asked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, *, agreed: bool
 ) -> None:
-    asked = pruning(Fate(run_id="a", experiment="/e/a"))
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
     if agreed:
-        confirm(asked, yes=False)
+        confirm("1 run", "prune", "pruned", "  a\n")
     else:
-        with pytest.raises(UsageError, match="nothing was removed"):
-            confirm(asked, yes=False)
+        with pytest.raises(UsageError, match="nothing was pruned"):
+            confirm("1 run", "prune", "pruned", "  a\n")
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "prune 1 run? [y/N] ")
-    confirm(asked, yes=True)
+    assert (shown.out, shown.err) == ("", "  a\nprune 1 run? [y/N] ")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError, match="nobody can be asked"):
-        confirm(asked, yes=False)
+        confirm("1 run", "prune", "pruned", "  a\n")

@@ -111,3 +111,14 @@ def test_a_run_that_never_started_and_one_whose_folder_is_gone(
     code, _, err = logs(capsysbinary, RUN)
     assert code == 2
     assert "cannot be read" in err
+
+
+def test_following_a_run_that_nobody_can_go_on_with_ends_with_its_error(
+    home: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    known = Known(home)
+    document = json.loads(known.paths.run_json.read_text())
+    known.write_record(plan=document["plan"], state="unknown", timings={}, error="node1 does not answer")
+    code, out, err = logs(capsysbinary, RUN, "-f", "--stream", "err")
+    assert (code, out) == (1, b"[0:0] err 0\n")
+    assert "no more logs can be fetched: node1 does not answer" in err

@@ -11,7 +11,7 @@ import pytest
 from runs import build_plan
 
 from orchestrator.phases.catchup import CatchUp
-from orchestrator.phases.loggaps import add_gap, count_missing, join_gaps, read_gaps
+from orchestrator.phases.loggaps import add_gap, cut_gaps, join_gaps, read_gaps
 from orchestrator.phases.logstore import LogStore
 from orchestrator.phases.logtimes import TimeWriter, find_since, read_marks
 from orchestrator.plan.paths import ExperimentPaths
@@ -100,7 +100,7 @@ def test_a_gap_lives_through_the_end_of_a_controller(tmp_path: Path) -> None:
     store.write("0.out", 200, b"again\n")
     store.close()
     assert paths.node_log(0, "node0").read_bytes().endswith(b"[rank 0] again\n")
-    assert count_missing(read_gaps(paths.gaps_jsonl)) == {"rank_0000.out": 196}
+    assert sum(end - start for start, end in read_gaps(paths.gaps_jsonl)["rank_0000.out"]) == 196
 
 
 def test_a_gap_that_begins_in_what_is_here_loses_none_of_it(tmp_path: Path) -> None:
@@ -223,3 +223,9 @@ def test_the_next_store_goes_on_in_the_middle_of_a_line(tmp_path: Path) -> None:
         assert paths.rank_out(0).read_bytes() == whole
         merged = paths.node_log(0, node.node.name).read_text()
         assert merged == "[rank 0] one\n[rank 0] two and three\n[rank 0] four\n", cut
+
+
+def test_gaps_that_are_known_are_cut_out() -> None:
+    assert cut_gaps([(0, 10), (20, 30)], []) == [(0, 10), (20, 30)]
+    assert cut_gaps([(0, 10), (20, 30)], [(0, 10)]) == [(20, 30)]
+    assert cut_gaps([(0, 10), (20, 30)], [(2, 4), (4, 5), (25, 30)]) == [(0, 2), (5, 10), (20, 25)]

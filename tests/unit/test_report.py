@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import clock, processes, report, runfolder
+from orchestrator.node import clock, forget, processes, report, runfolder, runs
 
 BIN = "nvidia-smi"
 
@@ -163,3 +163,20 @@ def test_a_tool_that_fails_hands_over_and_one_that_hangs_is_left(tmp_path: Path,
 
 def test_no_run(tmp_path: Path) -> None:
     assert "no run" in report.build_report(str(tmp_path / "none"), gpus=False)["error"]
+
+
+def test_a_rank_that_is_younger_than_the_last_record_of_the_tree_counts_as_living(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "600"]) as rank:
+        own = identity(rank.pid)
+        event = {"ev": "rank", "rank": 0, "local_rank": 0, "pid": rank.pid, "ticks": own["ticks"], "time": 1.0}
+        folder = tmp_path / "run_1" / "0"
+        folder.mkdir(parents=True)
+        gone = {**own, "pid": 0}
+        status = {"run_id": "run_1", "state": "running", "supervisor": gone, "tree": [], "events": [event]}
+        runfolder.write_status(str(folder), status)
+        assert report.build_report(str(folder), gpus=False)["processes"] == 1
+        assert forget.find_life("run_1", str(folder), {}) == f"pid {rank.pid}  sleep 600"
+        assert runs.read_folders(str(tmp_path))["run_1", 0]["live"]
+        rank.kill()
+        rank.wait()
+        assert forget.find_life("run_1", str(folder), {}) == ""

@@ -11,6 +11,7 @@ from orchestrator.phases.status import fold_states
 from orchestrator.run_status import NodeStatus, RunStatus
 from orchestrator.values import Verdict
 
+GAPS = [(0, 5), (8, 9), (10, 11), (20, 22)]
 BACKGROUND = {"pid": 42, "mode": "background"}
 
 
@@ -41,6 +42,10 @@ def away(node_rank: int) -> NodeStatus:
     return NodeStatus(node_rank=node_rank, node=f"node{node_rank}", contact="lost", error="no answer", report={})
 
 
+def absent(node_rank: int) -> NodeStatus:
+    return NodeStatus(node_rank=node_rank, node=f"node{node_rank}", contact="ok", report={}, absent=True)
+
+
 def run(*nodes: NodeStatus, **fields: Any) -> RunStatus:
     values: dict[str, Any] = {"run_id": "run", "experiment": "/e/run", "state": "running", "live": True, **fields}
     return RunStatus(nodes=nodes, **{"plan": build_plan(2, 2), **values})
@@ -67,6 +72,8 @@ def test_when_a_run_needs_a_controller() -> None:
     assert not run(failed, node(1), controller=BACKGROUND).needs_controller
     assert not run(failed, live=False).needs_controller
     assert not run(failed, plan=None).needs_controller
+    assert run(absent(0), away(1), plan=None, unstarted=True).needs_controller, "nobody will ever start it"
+    assert not run(absent(0), absent(1)).needs_controller
     assert not run(failed, verdict=Verdict(state="failed", exit_code=1, cause="x")).needs_controller
 
 
@@ -74,14 +81,14 @@ def test_the_page() -> None:
     gpus = [{"index": at, "used_mib": 61000, "total_mib": 81559, "util_percent": 86 + at} for at in range(2)]
     text = render_status(
         run(
-            node(0, gpus=gpus), away(1), controller=BACKGROUND, age_s=192.0, note="lr halved", missing={"rank_0.out": 5}
+            node(0, gpus=gpus), away(1), controller=BACKGROUND, age_s=192.0, note="lr halved", gaps={"rank_0.out": GAPS}
         )
     ).plain
     assert text.splitlines() == [
         "run  running  3m 12s",
         "controller pid 42, in the background",
         "note: lr halved",
-        "rank_0.out: 5 bytes were dropped on its node before they could be fetched",
+        "rank_0.out: 9 bytes (0-4, 8-8, 10-10 and 1 more) were dropped on the node before they could be fetched",
         "experiment /e/run",
         "",
         "node     state    ranks  agent  heartbeat  GPUs                   step  last line",
@@ -89,7 +96,9 @@ def test_the_page() -> None:
         "1 node1  lost     2-3                                                   no answer",
     ]
     assert "no controller: aorta-launch attach run" in render_status(run(node(0))).plain
-    assert "does not answer" in render_status(run(node(0), controller={"mode": "silent"})).plain
+    silent = render_status(run(node(0), controller={"mode": "silent", "who": "pid 42 on here"})).plain
+    assert "its controller, pid 42 on here, does not answer" in silent
+    assert "kill -CONT" in silent
 
 
 def test_words_of_nodes() -> None:
@@ -99,6 +108,8 @@ def test_words_of_nodes() -> None:
     assert node(0, supervisor={"pid": 1, "alive": True, "suspended": True}).word == "suspended"
     assert node(0, rebooted=True, alive=False).word == "rebooted"
     assert away(0).word == "lost"
+    assert absent(0).word == "nothing here"
+    assert not run(absent(0)).unasked
     assert NodeStatus(node_rank=0, node="n", contact="ok", error="no report", report={}).word == "no answer"
     final = NodeStatus(node_rank=0, node="n", contact="ok", report={"node_rank": 0, "state": "succeeded"})
     assert (final.word, final.ended) == ("succeeded", True)
@@ -130,3 +141,6 @@ def test_the_document() -> None:
     assert (first["state"], first["contact"], first["planned_ranks"]) == ("running", "ok", [0, 1])
     assert (second["contact"], second["error"], second["planned_ranks"]) == ("lost", "no answer", [2, 3])
     assert document["verdict"] is None
+    assert status_document(run(node(0), gaps={"rank_0.out": GAPS}))["gaps"] == {
+        "rank_0.out": [[0, 5], [8, 9], [10, 11], [20, 22]]
+    }

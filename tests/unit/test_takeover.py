@@ -5,13 +5,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from runs import START, Story, build_plan
 
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
+from orchestrator.output.events import EventLog
+from orchestrator.output.plan_text import plan_document
+from orchestrator.phases.loggaps import add_gap
+from orchestrator.phases.takeover import note_gaps, read_events
 from orchestrator.phases.watch import Watch, watch
+from orchestrator.plan.paths import ExperimentPaths
 
 
 class SlowReader(threading.Thread):
@@ -87,3 +94,19 @@ def test_a_new_controller_waits_for_ranks_from_its_own_beginning() -> None:
     old = Decider(story.plan, started=START, join_limit_s=180.0, begun=START + 1000)
     assert old.take(Event(kind="tick", time=START + 1001)) == []
     assert old.take(Event(kind="tick", time=START + 1000 + 211))[0].stop == (0, 1)
+
+
+def test_a_gap_that_its_finder_did_not_live_to_tell_is_told_by_its_successor(tmp_path: Path) -> None:
+    paths = ExperimentPaths(tmp_path)
+    paths.logs.mkdir()
+    log = EventLog(paths.events_jsonl)
+    for start, end in ((0, 5), (5, 9), (20, 30)):
+        add_gap(paths.gaps_jsonl, "rank_0001.out", (start, end))
+    log.record("gap", at=1.0, node_rank=1, file="0.out", rank=1, **{"from": 0, "to": 5})
+    desk: Any = SimpleNamespace(noted=set(), log=log)
+    saved: Any = SimpleNamespace(paths=paths, document={"plan": plan_document(build_plan(1, 1))})
+    for _ in range(2):
+        note_gaps(desk, saved)
+    log.close()
+    told = [(one["node_rank"], one["file"], one["rank"], one["from"], one["to"]) for one in read_events(paths)]
+    assert told == [(1, "0.out", 1, 0, 5), (1, "0.out", 1, 5, 9), (1, "0.out", 1, 20, 30)]

@@ -95,8 +95,7 @@ def suspend_for_good(case: Case) -> None:
 def kill_beside_suspended(case: Case) -> Completed:
     """`kill` from another shell; the launch that stood still learns of it when it goes on."""
     done = case.kill()
-    for k in case.fault.nodes:
-        case.cluster.wait_process_table(k, case.scene.before[k], 15)
+    assert not [pid for k in case.fault.nodes for pid in case.scene.pids(k, case.run_id)], "only its links are left"
     os.killpg(case.launcher.process.pid, signal.SIGCONT)
     assert case.launcher.wait(30).exit_code == Exit.STOPPED
     return done
@@ -148,6 +147,7 @@ CONTROLLERS = (
         do=ATTACH,
         inject=kill_controller,
         ending=attach_and_finish,
+        long=True,
     ),
     Fault(
         id="controller-killed-run-ends",
@@ -160,6 +160,7 @@ CONTROLLERS = (
         inject=end_alone,
         ending=attach,
         detached=True,
+        long=True,
     ),
     Fault(
         id="controller-dead-rank-raises",
@@ -229,6 +230,7 @@ CONTROLLERS = (
         others=Others.GO_ON,
         do="Nothing.",
         inject=suspend_launcher,
+        long=True,
     ),
     Fault(
         id="launcher-suspended-then-kill",
@@ -240,6 +242,7 @@ CONTROLLERS = (
         do="`aorta-launch kill`; `fg` then shows how the run ended.",
         inject=suspend_for_good,
         ending=kill_beside_suspended,
+        long=True,
     ),
     Fault(
         id="attach-killed",

@@ -129,6 +129,7 @@ LAUNCH_HOST = (
         others=Others.STOPPED,
         do="Nothing.",
         inject=signal_launcher(signal.SIGTERM),
+        long=True,
     ),
     stopped(
         id="killed-from-elsewhere",
@@ -187,6 +188,7 @@ LAUNCH_HOST = (
         do="Nothing.",
         inject=steal_port,
         flows=False,
+        long=True,
     ),
     Fault(
         id="port-taken",
@@ -200,5 +202,6 @@ LAUNCH_HOST = (
         inject=nothing,
         settings={"master_port": 22},
         flows=False,
+        long=True,
     ),
 )

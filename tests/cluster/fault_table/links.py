@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 from cluster import Completed
 
 from .case import Case
-from .row import Fault, First, Logs, Others
+from .row import Fault, First, Others
 
 BACK = "{node2}: the link is back, nothing was missed"
 SILENT = "{node2}: the link is silent"
 LOST_AFTER_S = 1
 LOST = {"lost_after_s": LOST_AFTER_S, "connect_timeout_s": 2}
 CUT_S = 20.0
-KILL_LATER = "When the node answers again: `aorta-launch kill` with the run's id."
+ATTACH_LATER = "When the node answers again: `aorta-launch attach` ends what ran on there and fetches what it wrote."
+KILL_LATER = "When the node answers again: `aorta-launch kill` ends what ran on there, `attach` fetches what it wrote."
 
 
 def kill_session(case: Case) -> None:
@@ -127,16 +129,26 @@ def starve(case: Case) -> None:
     case.finish()
 
 
+def lost_then_attached(case: Case) -> Completed:
+    """Wait for the launcher's end, let the node answer again, and attach: that stops what ran on there."""
+    done = case.launcher.wait(90)
+    if not case.fault.real_torch:  # a rank that waits for its peers writes nothing
+        case.wait_writing(2)
+    case.mend()
+    attached = case.attach()
+    assert attached.exit_code == done.exit_code, attached
+    return done
+
+
 def lost_then_killed(case: Case) -> Completed:
-    """Wait for the launcher's end, let the node answer again, and end what ran on there."""
+    """Wait for the launcher's end, let the node answer again, end what ran on there, and fetch what it wrote."""
     done = case.launcher.wait(90)
     case.wait_writing(2)
     case.mend()
     killed = case.kill()
     assert killed.exit_code == 0, killed
-    assert killed.stdout.count("none left") + killed.stdout.count("nothing of this run") == len(case.fault.nodes), (
-        killed
-    )
+    told = killed.stdout.count("none left") + killed.stdout.count("nothing of this run")
+    assert told == len(case.fault.nodes), killed
     return done
 
 
@@ -160,11 +172,9 @@ def lost(**own: Any) -> Fault:
         "exit_code": 4,
         "first": First(1),
         "others": Others.STOPPED,
-        "do": KILL_LATER,
-        "ending": lost_then_killed,
-        "logs": Logs.BEGINNING,
+        "do": ATTACH_LATER,
+        "ending": lost_then_attached,
         "settings": LOST,
-        "nodes": (1, 2, 3),
     }
     return Fault(**common | own)
 
@@ -194,18 +204,27 @@ LINKS = (
         happens="sshd takes no new connections for the rest of the run; the open ones live on.",
         says=("SUCCEEDED",),
         inject=stop_listener,
+        long=True,
     ),
     goes_on(
         id="sshd-hangs",
         happens="A link breaks while sshd hangs: it takes connections and says nothing, and some seconds later it goes on.",
         inject=hang_sshd,
         settings={"connect_timeout_s": 1},
+        long=True,
     ),
     lost(
-        id="sshd-gone",
-        happens="sshd is stopped for good with its sessions.",
+        id="sshd-gone", happens="sshd is stopped for good with its sessions.", inject=stop_sshd, fresh=True, long=True
+    ),
+    lost(
+        id="sshd-gone-then-kill",
+        happens="The same; then `kill` once it is back.",
+        do=KILL_LATER,
         inject=stop_sshd,
+        ending=lost_then_killed,
         fresh=True,
+        long=True,
+        marks=(pytest.mark.xfail(reason="kill rewrites the verdict of a lost run"),),
     ),
     lost(
         id="known-hosts-changed",
@@ -213,7 +232,7 @@ LINKS = (
         says=(SILENT, "{node2} is lost", "host key", "stopping the other nodes", "NOT ASKED"),
         inject=change_known_hosts,
         fresh=True,
-        do="Find out why the key differs, mend known_hosts, then `aorta-launch kill` with the run's id.",
+        do="Find out why the key differs, mend known_hosts, then `aorta-launch attach`.",
     ),
     goes_on(
         id="cut-20-s",
@@ -239,6 +258,15 @@ LINKS = (
         long=True,
     ),
     lost(id="cut-for-good", happens="The link to a node is cut for good.", inject=cut, fresh=True, long=True),
+    lost(
+        id="real-cut-for-good",
+        happens="The same while the ranks are in collectives.",
+        inject=cut,
+        nodes=(1, 2, 3),
+        real_torch=True,
+        fresh=True,
+        long=True,
+    ),
     lost(
         id="packets-vanish",
         happens="A firewall begins to drop all packets of a node, those of open connections too.",

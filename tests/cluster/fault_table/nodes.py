@@ -178,6 +178,7 @@ NODES = (
         inject=fill_disk_and_go_on,
         setup=PATIENT,
         fresh=True,
+        long=True,
     ),
     not_started(
         id="home-read-only",

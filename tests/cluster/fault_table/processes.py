@@ -96,6 +96,7 @@ PROCESSES = (
         do=MEND,
         inject=act_on_2,
         act="os._exit(7)",
+        long=True,
     ),
     Fault(
         id="rank-killed",
@@ -120,6 +121,7 @@ PROCESSES = (
         do="Set PYTHONFAULTHANDLER=1 with `--env` and launch again: the stack is then in the rank's .err file.",
         inject=act_on_2,
         act="signal.raise_signal(signal.SIGSEGV)",
+        long=True,
     ),
     Fault(
         id="rank-ends-early",
@@ -131,6 +133,7 @@ PROCESSES = (
         do="Nothing: exit code 0 is no failure.",
         inject=end_early,
         nodes=THREE,
+        long=True,
     ),
     Fault(
         id="agent-killed",
@@ -189,6 +192,7 @@ PROCESSES = (
         others=Others.GO_ON,
         do="Nothing.",
         inject=suspend_and_wake_supervisor,
+        long=True,
     ),
     Fault(
         id="agent-suspended",
@@ -200,6 +204,7 @@ PROCESSES = (
         do="Nothing: it takes the whole grace, because an agent that stands still passes no TERM on.",
         inject=suspend_agent,
         ending=press_ctrl_c,
+        long=True,
     ),
     Fault(
         id="real-rank-killed",

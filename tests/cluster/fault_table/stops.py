@@ -152,7 +152,11 @@ def killed(**own: Any) -> Fault:
 
 STOPS = (
     stopped(
-        id="workers", happens="Ranks have forked workers, as data loaders do.", setup=WORKERS, inject=has("rank.py", 5)
+        id="workers",
+        happens="Ranks have forked workers, as data loaders do.",
+        setup=WORKERS,
+        inject=has("rank.py", 5),
+        long=True,
     ),
     stopped(
         id="daemons",
@@ -166,7 +170,7 @@ STOPS = (
         setup=LEFT,
         inject=has("# daemon", 2),
     ),
-    stopped(id="rank-suspended", happens="A rank stands still (SIGSTOP).", inject=suspend_rank),
+    stopped(id="rank-suspended", happens="A rank stands still (SIGSTOP).", inject=suspend_rank, long=True),
     stopped(
         id="daemon-suspended",
         happens="A double-forked daemon stands still (SIGSTOP).",
@@ -179,6 +183,7 @@ STOPS = (
         setup=DEAF_RANK,
         inject=has("rank.py", 2),
         do="Nothing: KILL follows when the grace is over.",
+        long=True,
     ),
     stopped(
         id="fork-hopper",
@@ -191,6 +196,7 @@ STOPS = (
         happens="Ranks have written over their environment, as programs do that set their own title.",
         setup=OVERWRITE,
         inject=has("xxxx", 0),
+        long=True,
     ),
     stopped(
         id="foreign-same-words",
