@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import AortaError, UsageError
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill, render_notified
 from orchestrator.output.question import confirm
 from orchestrator.output.wording import count
 from orchestrator.phases.attend import settle
+from orchestrator.phases.connect import close_links
 from orchestrator.phases.control import HEARD_S, ask_controller, has_controller, name_controller
 from orchestrator.phases.known_runs import KnownRun, choose_run, choose_runs, reach_settings, read_known_runs
 from orchestrator.phases.notify import notify_ranks, parse_signal
@@ -21,6 +23,7 @@ from orchestrator.phases.stop import stop_known
 from orchestrator.phases.view import View, watch_run
 from orchestrator.settings import Settings
 from orchestrator.stranger_actions import kill_found, names_nodes
+from orchestrator.transport import Link
 from orchestrator.values import Exit
 
 
@@ -53,8 +56,9 @@ def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool, signal_
 def kill_one(known: KnownRun, settings: Settings, talk: Talk) -> Exit:
     """Stop one run, show the proof, and see to it that its record tells how it ended."""
     talk.say(f"stopping {known.run_id} on {count(len(known.nodes), 'node')}, {settings.grace_s:g} s grace")
+    links: dict[int, Link] = {}
     try:
-        reports = stop_known(known, settings)
+        reports = stop_known(known, settings, links)
     except KeyboardInterrupt:
         talk.insist(f"the nodes go on stopping it; aorta-launch kill {known.run_id} proves it")
         raise
@@ -62,18 +66,22 @@ def kill_one(known: KnownRun, settings: Settings, talk: Talk) -> Exit:
     if settings.json_output:
         talk.document(kill_document(known.run_id, reports))
     if is_clean(reports):
-        close_record(known, settings, talk)
+        close_record(known, settings, talk, links)
+    close_links(links.values())
     return kill_exit(reports)
 
 
-def close_record(known: KnownRun, settings: Settings, talk: Talk) -> None:
+def close_record(known: KnownRun, settings: Settings, talk: Talk, links: Mapping[int, Link] | None = None) -> None:
     """See to it that the record of a run of which nothing lives tells how it ended."""
     saved = record_of(known)
     if saved is not None and not saved.complete:
         if not has_controller(known.run_id):
-            settle(known, settings, talk)
+            try:
+                settle(known, settings, talk, links)
+            except AortaError as error:
+                # The proof has been given; what is missing is only what is written of it here.
+                talk.warn(f"{known.run_id} is not on record as ended: {error} · {error.remedy}")
         elif saved.verdict is None and ask_controller(known, {"op": "hello"}, HEARD_S) is None:
-            # The proof has been given; what is missing is only what is written of it here.
             who = name_controller(known.run_id)
             talk.warn(f"{known.run_id} is not on record as ended: its controller, {who}, stands still (kill -CONT?)")
         saved = record_of(known)

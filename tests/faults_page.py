@@ -25,6 +25,9 @@ starts a real launch on real sshd nodes and makes the fault happen; the page is 
 them the whole process table of every node is what it was before the run, and the rank files in the experiment
 directory hold the very bytes that the ranks wrote; where a row says that something is left, that holds after `kill`.
 
+How a run ends is what `run.json` says of it. The exit code is that of the launch, or of the verb in "What to do" where the launch
+itself is gone.
+
 10.0.0.11, 10.0.0.12 and 10.0.0.13 are the nodes; a fault strikes 10.0.0.12 where nothing else is said. `tests/cluster/` is
 left out before the names of tests.
 """

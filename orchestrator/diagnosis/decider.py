@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from orchestrator.diagnosis.events import Event, Order
-from orchestrator.diagnosis.history import REBOOTED, STOP_CAUSES, History, StopCause
+from orchestrator.diagnosis.history import REBOOTED, STOP_CAUSES, VANISHED, History, StopCause
 from orchestrator.values import STOPPED, NodePlan, Plan
 
 """States of a node that somebody ended."""
@@ -48,6 +48,7 @@ class Decider:
             "final": self._final,
             "supervisor_lost": self._supervisor_lost,
             "rebooted": self._lost,
+            "vanished": self._lost,
             "lost": self._lost,
             "suspect": self._suspect,
             "back": self._back,
@@ -149,7 +150,7 @@ class Decider:
         return self._fail(event, f"the supervisor on {name} was killed", "the supervisor was killed")
 
     def _lost(self, event: Event) -> list[Order]:
-        why = REBOOTED if event.kind == "rebooted" else str(event.data.get("why", "no answer"))
+        why = {"rebooted": REBOOTED, "vanished": VANISHED}.get(event.kind) or str(event.data.get("why", "no answer"))
         if event.node_rank in self.history.finals:
             node = self._node(event)
             return [
@@ -175,9 +176,7 @@ class Decider:
         left = set(self._all()) - set(history.lost)
         if len(left) > 1 and left <= history.suspect and not history.finals and not self._said_cut:
             self._said_cut = True
-            say += (
-                "\nno node answers: has this machine lost its network? the run goes on, and so do we once they answer"
-            )
+            say += "\nno node is reached from here: the run goes on without us, and we go on once they answer"
         return [Order(say=say)]
 
     def _back(self, event: Event) -> list[Order]:

@@ -20,6 +20,7 @@ Kind = Literal[
     # told by the pump of a node
     "supervisor_lost",
     "rebooted",
+    "vanished",
     # found out about a link
     "suspect",
     "back",

@@ -11,6 +11,9 @@ from orchestrator.values import Plan, RankExit
 StopCause = Literal["failure", "interrupt", "terminate", "kill", "time limit", "elsewhere", "lost", "not joined"]
 REBOOTED = "rebooted"
 """Why a node is lost that has started anew."""
+VANISHED = "its run folder was removed"
+NOTHING_LEFT = frozenset({REBOOTED, VANISHED})
+"""Why a node is lost on which nothing of the run is left."""
 STOP_CAUSES: tuple[StopCause, ...] = get_args(StopCause)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from orchestrator.diagnosis.events import AgentExit
-from orchestrator.diagnosis.history import REBOOTED, History, StopCause
+from orchestrator.diagnosis.history import NOTHING_LEFT, History, StopCause
 from orchestrator.diagnosis.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
 from orchestrator.values import Evidence, Exit, FirstFailure, RankExit, RunState, Verdict
 
@@ -72,14 +72,14 @@ def build_verdict(history: History, texts: Texts, ended: float) -> Verdict:
 
 def _unasked(history: History) -> tuple[str, ...]:
     # Nothing outlives a boot.
-    unknown = sorted(node_rank for node_rank, why in history.lost.items() if why != REBOOTED)
+    unknown = sorted(node_rank for node_rank, why in history.lost.items() if why not in NOTHING_LEFT)
     return tuple(history.plan.nodes[node_rank].node.name for node_rank in unknown)
 
 
 def _judge(history: History, texts: Texts) -> Verdict:
     cause = history.stop_cause
     killed = any(final.get("reason") == "kill" for final in history.finals.values())
-    if cause == "lost" and killed and set(history.lost.values()) == {REBOOTED}:
+    if cause == "lost" and killed and history.lost and set(history.lost.values()) <= NOTHING_LEFT:
         cause = "kill"  # which of the two is told first is chance
     if cause in ("interrupt", "terminate", "kill", "elsewhere", "time limit"):
         return _stopped(history, cause)
@@ -136,8 +136,8 @@ def _lost(history: History) -> Verdict:
         cause=f"node {node.node.name} was lost: {why}",
         first_failure=FirstFailure(node=node.node.name, node_rank=node_rank, time=history.stop_time, error=why),
         stopped=tuple(rank for rank in _stopped_ranks(history, None) if rank not in node.ranks),
-        remedy="the node has started anew, nothing of the run is left there: launch again"
-        if why == REBOOTED
+        remedy="nothing of the run is left there: launch again"
+        if why in NOTHING_LEFT
         else f"once it answers again: aorta-launch kill {history.plan.run_id}",
     )
 

@@ -15,7 +15,7 @@ import socket
 import time
 from typing import Any
 
-from orchestrator.node import clock, ending, gpu_memory, runfolder
+from orchestrator.node import clock, ending, gpu_memory, missing, runfolder
 from orchestrator.node.logfiles import LogFiles
 from orchestrator.node.report import ReportJob
 from orchestrator.node.wire import Lines, Wire, frame
@@ -283,7 +283,7 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
     del modules
     status = runfolder.read_status(request["run_folder"])
     if status is None:
-        wire.send({"error": f"no run in {request['run_folder']}", "remedy": "it ran on another node, or was pruned"})
+        missing.tell(request["run_folder"], request["run_id"], wire)
         return
     if not runfolder.is_of_this_boot(status):
         wire.send({"t": "event", "ev": "rebooted", "time": clock.now()})

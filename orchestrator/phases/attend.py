@@ -18,9 +18,12 @@ from orchestrator.phases.signals import caught_signals
 from orchestrator.phases.takeover import take_over
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from orchestrator.output.console import Talk
     from orchestrator.phases.known_runs import KnownRun
     from orchestrator.settings import Settings
+    from orchestrator.transport import Link
 
 READY_S = 10.0
 """A controller that holds the lock listens within this time."""
@@ -78,8 +81,10 @@ def open_watch(known: KnownRun) -> socket.socket | None:
         time.sleep(POLL_S)
 
 
-def settle(known: KnownRun, settings: Settings, talk: Talk) -> None:
+def settle(known: KnownRun, settings: Settings, talk: Talk, links: Mapping[int, Link] | None = None) -> None:
     """Bring a run to its end that needs nobody's decision any more, and wait until its record is complete.
+
+    Links that are open already are used, by node rank.
 
     Raises:
         AortaError: another process holds the run and does not answer.
@@ -89,7 +94,8 @@ def settle(known: KnownRun, settings: Settings, talk: Talk) -> None:
         # Here and not in a process of its own: there may be threads by now, and after a fork their locks stay locked.
         with Path(os.devnull).open("w", encoding="utf-8") as nowhere, caught_signals() as signals:
             signals.background = True
-            take_over(known, settings, build_talk(settings, {}, stdout=nowhere, stderr=nowhere), signals, lambda: None)
+            silent = build_talk(settings, {}, stdout=nowhere, stderr=nowhere)
+            take_over(known, settings, silent, signals, lambda: None, links)
         wait_controller(known)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -123,6 +124,13 @@ def choose_runs(runs: Sequence[KnownRun], word: str | None, *, all_runs: bool, v
     if found:
         listed = "".join(f"\n    {run.run_id}" for run in found)
         raise UsageError(what=f"{word} is the beginning of {len(found)} runs:{listed}", remedy="write more of the id")
+    entry = launches_folder(Path.home()) / f"{word}.json"
+    if "/" not in word and os.path.lexists(entry):
+        raise UsageError(
+            what=f"what is remembered of {word} cannot be read",
+            where=str(entry),
+            remedy=f"aorta-launch kill {word} --nodes FILE asks the nodes themselves",
+        )
     near = get_close_matches(word, [run.run_id for run in runs], n=1)
     raise UsageError(
         what=f"no run {word} is known here" + (f"; did you mean {near[0]}?" if near else ""),

@@ -156,7 +156,7 @@ class NodeReader(threading.Thread):
             self._suspect, self._tries = False, 0
             if self._coming_back:
                 self._coming_back = False
-                if frame.header.get("ev") != "rebooted":
+                if frame.header.get("ev") not in ("rebooted", "vanished"):
                     self._post("back", {})
             if self._take(frame):
                 return True

@@ -45,12 +45,15 @@ class SavedRun:
     @property
     def complete(self) -> bool:
         """It has ended, and what it wrote is here."""
-        return (not self.reopened and "collected" in self.document.get("timings", {})) or self.state == "not started"
+        return (
+            not self.reopened and "collected" in (self.document.get("timings") or {})
+        ) or self.state == "not started"
 
     @property
     def clock_offsets(self) -> dict[int, float]:
         """How far each node's clock was ahead at the start, by node rank."""
-        return {one["node_rank"]: one["clock_offset_s"] or 0.0 for one in self.document.get("versions", ())}
+        told = self.document.get("versions") or ()
+        return {one.get("node_rank", -1): one.get("clock_offset_s") or 0.0 for one in told if isinstance(one, dict)}
 
 
 def read_saved_run(known: KnownRun) -> SavedRun:

@@ -14,26 +14,34 @@ from orchestrator.values import Node, StopReport
 if TYPE_CHECKING:
     from orchestrator.phases.known_runs import KnownRun
     from orchestrator.settings import Settings
+    from orchestrator.transport import Link
 
 EXTRA_S = 60.0
 """Beyond the grace: a supervisor that hangs costs 25 s, a process in the kernel 10 s, twice."""
 
 
-def stop_known(known: KnownRun, settings: Settings) -> list[StopReport]:
-    """Stop one run by the shortest way: its controller has open links; nodes it has lost, or all, are asked from here."""
+def stop_known(known: KnownRun, settings: Settings, links: dict[int, Link]) -> list[StopReport]:
+    """Stop one run by the shortest way: its controller has open links; nodes it has lost, or all, are asked from here.
+
+    Links that had to be opened for it are left open in `links`, by node rank: its record may have to be closed too.
+    """
     order = {"op": "stop", "grace_s": settings.grace_s}
     answer = ask_controller(known, order, settings.grace_s + EXTRA_S + 10.0)
     # Only what was said when all was over is a proof.
     nodes = answer["nodes"] if answer is not None and answer["over"] else []
     told = {int(one["node_rank"]): one for one in nodes if one["final"]}
     missing = [node_rank for node_rank in range(len(known.nodes)) if node_rank not in told]
-    asked = stop_run([known.nodes[node_rank] for node_rank in missing], settings, known.run_id, missing)
+    asked = stop_run([known.nodes[node_rank] for node_rank in missing], settings, known.run_id, missing, links)
     reports = [*asked, *(_report(node_rank, one["node"], one["final"]) for node_rank, one in told.items())]
     return sorted(reports, key=lambda report: report.node_rank)
 
 
 def stop_run(
-    nodes: Sequence[Node], settings: Settings, run_id: str, node_ranks: Sequence[int] | None = None
+    nodes: Sequence[Node],
+    settings: Settings,
+    run_id: str,
+    node_ranks: Sequence[int] | None = None,
+    kept: dict[int, Link] | None = None,
 ) -> list[StopReport]:
     """Stop one run on nodes, TERM, grace, KILL; a node that cannot be asked is reported, not raised.
 
@@ -44,11 +52,13 @@ def stop_run(
 
     def stop(place: int) -> dict[str, Any]:
         request = {"run_id": run_id, "node_rank": ranks[place], "grace_s": settings.grace_s}
-        with_link = links[place]
+        if kept is not None:
+            kept[ranks[place]] = links[place]
         try:
-            return with_link.call("kill", request, settings.grace_s + EXTRA_S)
+            return links[place].call("kill", request, settings.grace_s + EXTRA_S)
         finally:
-            with_link.close()
+            if kept is None:
+                links[place].close()
 
     reached = sorted(links)
     answers, failed = try_all(stop, reached, settings.fanout)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.diagnosis.decider import KILLED_EARLY, NEVER_STARTED, Decider
 from orchestrator.diagnosis.events import Event
+from orchestrator.errors import NotReadyError
 from orchestrator.node import clock
 from orchestrator.output.events import EventLog
 from orchestrator.output.kill_text import is_clean, render_kill
@@ -28,6 +30,7 @@ from orchestrator.phases.record import Record, end_entry, now_utc, told_as_full_
 from orchestrator.phases.saved_run import read_saved_run
 from orchestrator.phases.stop import stop_run
 from orchestrator.phases.watch import build_stop
+from orchestrator.plan.paths import launches_folder
 from orchestrator.values import Exit
 
 if TYPE_CHECKING:
@@ -39,36 +42,68 @@ if TYPE_CHECKING:
     from orchestrator.plan.paths import ExperimentPaths
     from orchestrator.settings import Settings
     from orchestrator.transport import Link
-    from orchestrator.values import NodePlan, Plan
+    from orchestrator.values import Node, NodePlan, Plan
 
 
-def take_over(known: KnownRun, settings: Settings, talk: Talk, signals: Signals, ready: Callable[[], None]) -> int:
+def take_over(
+    known: KnownRun,
+    settings: Settings,
+    talk: Talk,
+    signals: Signals,
+    ready: Callable[[], None],
+    links: Mapping[int, Link] | None = None,
+) -> int:
     """Control a run to its verdict and give the exit code; `ready` is called once it is ours, or another one's.
+
+    Links that are open already are used, by node rank.
 
     Raises:
         UsageError: there is no record of the run.
+        NotReadyError: it, or HOME, cannot be written here.
     """
     saved = read_saved_run(known)
     record = Record.again(saved.paths, known.entry, saved.document)
     controller = Controller(record, signals)
     with ExitStack() as undo:
-        if not controller.open():
+        if not take_seat(controller):
             ready()
             return int(Exit.DONE)
         undo.callback(controller.close)
+        with told_as_full_disk(saved.paths):
+            # Before we say that all is well: afterwards nobody hears us.
+            saved.paths.logs.mkdir(exist_ok=True)
+            saved.paths.events_jsonl.open("ab").close()
         # What the one before us wrote last, it may have written while we came.
         saved = read_saved_run(known)
         record.document.update(saved.document)
         with suppress(OSError):
             talk.keep_in(saved.paths.launch_log)
         ready()
-        seat = Seat(reach_settings(settings, known, known.control), talk, signals, record, controller, undo)
+        seat = Seat(
+            reach_settings(settings, known, known.control), talk, signals, record, controller, undo, links or {}
+        )
         try:
             return complete(saved, seat)
         except Exception as error:
             # Nobody hears us any more, but whoever reads launch.log.
             talk.insist(f"the controller ended: {type(error).__name__}: {error}")
             raise
+
+
+def take_seat(controller: Controller) -> bool:
+    """Take the lock of a run; False when another process has it.
+
+    Raises:
+        NotReadyError: HOME here is full or read-only.
+    """
+    try:
+        return controller.open()
+    except OSError as error:
+        raise NotReadyError(
+            what=f"the run cannot be taken over: {error.strerror}",
+            where=str(error.filename or launches_folder(Path.home())),
+            remedy="free space there or make it writable; aorta-launch kill works without",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -81,6 +116,11 @@ class Seat:
     record: Record
     controller: Controller
     undo: ExitStack
+    links: Mapping[int, Link]
+
+    def reach(self, nodes: Sequence[Node]) -> dict[int, Link]:
+        """Give a link to every node that is reached, by node rank."""
+        return dict(self.links) or connect_each(nodes, self.settings)[0]
 
 
 def complete(saved: SavedRun, seat: Seat) -> int:
@@ -90,7 +130,7 @@ def complete(saved: SavedRun, seat: Seat) -> int:
         end_entry(saved.known.entry, live=bool(verdict.survivors or verdict.unasked))
         if saved.complete:
             return verdict.exit_code
-        links, _ = connect_each(saved.known.nodes, seat.settings)
+        links = seat.reach(saved.known.nodes)
         everyone = [links.get(node.node_rank) for node in plan.nodes]
         return bring_home(everyone, seat.settings, plan, verdict, seat.record, seat.talk)
     if plan is None or saved.went is None:
@@ -116,7 +156,7 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
     """Follow a run that is under way; every log byte comes once, and what is known is not told again."""
     settings, record = seat.settings, seat.record
     seat.talk.say(f"taking {plan.run_id} over")
-    links, _ = connect_each([node.node for node in plan.nodes], settings)
+    links = seat.reach([node.node for node in plan.nodes])
     with told_as_full_disk(saved.paths):
         log = EventLog(saved.paths.events_jsonl)
     seat.undo.callback(log.close)

@@ -91,7 +91,11 @@ def watch_run(view: View) -> int:
                 screen.close()
                 return tell_end(saved, talk) if told or saved.verdict is None else exit_code_of(saved)
             tries = tries + 1 if time.monotonic() - begun < AT_ONCE_S else 0
-    raise AortaError(what="its controllers end at once", where=known.run_id, remedy=f"see {saved.paths.launch_log}")
+    raise AortaError(
+        what="its controllers end at once; the run itself goes on",
+        where=known.run_id,
+        remedy=f"see {saved.paths.launch_log}, then aorta-launch attach {known.run_id} once more",
+    )
 
 
 def tell_end(saved: SavedRun, talk: Talk) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, wait_for
 from cluster.launcher import launch_environ, launcher_words, on_launch_host
-from scenes import SLEEP, Scene
+from scenes import Scene
 from test_detach import controller_pid, detached, is_gone
 
 
@@ -77,25 +77,37 @@ def terminal(scene: Scene, *words: str) -> Iterator[Terminal]:
         one.close()
 
 
+TICK = """
+import time
+while True:
+    print("tick", flush=True)
+    time.sleep(0.2)
+"""
+
+
 @pytest.mark.namespaces
 def test_ctrl_c_asks_and_does_what_is_answered(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
-    scene.write("sleep.py", SLEEP)
-    run_id = detached(scene, "--grace", "2s", "sleep.py")
+    scene.write("tick.py", TICK)
+    run_id = detached(scene, "--grace", "2s", "tick.py")
     with terminal(scene, "attach", run_id) as view:
-        view.wait_for("sleeps")
+        view.wait_for("tick")
         view.type("\x03")
         view.wait_for("[d]etach")
+        # One key after the other: with Ctrl-C a terminal throws away what nobody has read yet.
         view.type("what\n")
+        wait_for(lambda: view.read().count("[d]etach") == 2, 20, "it asks again")
+        ticks = view.read().count("tick")
         view.type("g\n")
+        wait_for(lambda: view.read().count("tick") > ticks, 20, "it goes on")
         view.type("\x03")
-        wait_for(lambda: view.read().count("[d]etach") == 3, 20, "it asks again")
+        wait_for(lambda: view.read().count("[d]etach") == 3, 20, "it asks once more")
         view.type("d\n")
         assert view.wait() == 0
         assert f"{run_id} goes on" in view.shown
-    assert scene.pids(1, "sleep.py")
+    assert scene.pids(1, "tick.py")
     with terminal(scene, "attach", run_id) as view:
-        view.wait_for("sleeps")
+        view.wait_for("tick")
         view.type("\x03")
         view.wait_for("[s]top")
         view.type("s\n")

@@ -26,7 +26,8 @@ def test_readers_that_leave_full_disks_and_one_document(nodes3: Cluster, tmp_pat
     document = json.loads(done.stdout)
     run_id = scene.experiment.name
     assert document == {"schema": 1, "run_id": run_id, "experiment": str(scene.experiment)}
-    wait_for(lambda: "sleeps" in (scene.experiment / "logs/rank_0000.out").read_text(), 30, "the ranks sleep")
+    said = scene.experiment / "logs/rank_0000.out"
+    wait_for(lambda: said.exists() and "sleeps" in said.read_text(), 30, "the rank sleeps")
 
     for words in (f"attach {run_id}", "status --watch --every 0.2"):
         begin = time.monotonic()

@@ -13,7 +13,7 @@ from cluster import Completed
 from orchestrator.values import Exit
 
 from .case import Case
-from .processes import MEND, THREE, act_on_2
+from .processes import MEND, THREE, WHO, act_on_2
 from .row import Fault, First, Others
 
 TAKEN = "had no controller; a new one has taken it over"
@@ -54,6 +54,14 @@ def raise_alone(case: Case) -> None:
     act_on_2(case)
     case.cluster.wait_process_table(2, case.scene.before[2], 15)
     case.wait_writing(1, 3)
+
+
+def kill_agent_alone(case: Case) -> None:
+    """SIGKILL of the agent of node 2 while nobody watches: its node is empty at once."""
+    kill_controller(case)
+    case.send(2, signal.SIGKILL, case.agent(2))
+    case.cluster.wait_process_table(2, case.scene.before[2], 15)
+    case.wait_writing(1)
 
 
 def ask_status(case: Case) -> Completed:
@@ -180,7 +188,7 @@ CONTROLLERS = (
     ),
     Fault(
         id="controller-dead-rank-raises-status",
-        happens="The same, then `status`.",
+        happens="SIGKILL of the controller, and a rank raises on node 2 of 3 while nobody watches; then `status`.",
         says=("RuntimeError: boom",),
         state="failed",
         exit_code=1,
@@ -191,6 +199,21 @@ CONTROLLERS = (
         ending=ask_status,
         act='raise RuntimeError("boom")',
         nodes=THREE,
+        detached=True,
+        long=True,
+    ),
+    Fault(
+        id="controller-dead-agent-killed",
+        happens="SIGKILL of the controller, and then of an agent (torchrun) while nobody watches.",
+        says=("the agent was killed by SIGKILL",),
+        state="failed",
+        exit_code=1,
+        first=First(1, None, "the agent was killed by SIGKILL"),
+        others=Others.ON_UNTIL_TOLD,
+        note="Its node ends at once what ran there.",
+        do="`aorta-launch attach`: it stops the other nodes. " + WHO,
+        inject=kill_agent_alone,
+        ending=attach,
         detached=True,
         long=True,
     ),

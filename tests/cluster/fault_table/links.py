@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import Any
 
 import pytest
-from cluster import Completed
+from cluster import Completed, wait_for
 
 from .case import Case
+from .processes import MEND, WHO
 from .row import Fault, First, Others
 
 BACK = "{node2}: the link is back, nothing was missed"
@@ -16,6 +18,7 @@ SILENT = "{node2}: the link is silent"
 LOST_AFTER_S = 1
 LOST = {"lost_after_s": LOST_AFTER_S, "connect_timeout_s": 2}
 CUT_S = 20.0
+OFTEN = 10
 ATTACH_LATER = "When the node answers again: `aorta-launch attach` ends what ran on there and fetches what it wrote."
 KILL_LATER = "When the node answers again: `aorta-launch kill` ends what ran on there, `attach` fetches what it wrote."
 
@@ -89,6 +92,34 @@ def change_known_hosts(case: Case) -> None:
     first, second, *rest = text.splitlines()
     path.write_text("\n".join([first, " ".join([second.split()[0], *first.split()[1:]]), *rest]) + "\n")
     case.kill_links(2)
+
+
+def kill_session_often(case: Case) -> None:
+    """SIGKILL of the same ten times, each time as soon as lines come again."""
+    for _ in range(OFTEN):
+        case.kill_links(2)
+        case.wait_flowing()
+    case.finish()
+
+
+def raise_unheard(case: Case) -> None:
+    """Let the rank of node 2 raise while that node cannot be reached."""
+    stop_sshd(case)
+    case.launcher.wait_for_text("the link is silent", 60)
+    case.tell(2, "act")
+    wait_for(lambda: not case.scene.pids(2, "rank.py"), 30, "node 2 has ended what ran there")
+    case.wait_flowing(1, 3)
+    case.mend()
+
+
+def kill_supervisor_unheard(case: Case) -> None:
+    """SIGKILL of the supervisor of node 2 while that node cannot be reached."""
+    supervisor = case.supervisor(2)
+    stop_sshd(case)
+    case.launcher.wait_for_text("the link is silent", 60)
+    case.send(2, signal.SIGKILL, supervisor)
+    case.wait_flowing(1, 3)
+    case.mend()
 
 
 def cut_and_restore(case: Case) -> None:
@@ -187,8 +218,43 @@ LINKS = (
     ),
     goes_on(
         id="all-sessions-killed",
-        happens="The same on all nodes at once.",
+        happens="SIGKILL of the processes by which sshd serves the launch host, on all nodes at once.",
         inject=kill_all_sessions,
+        long=True,
+    ),
+    goes_on(
+        id="session-killed-10-times",
+        happens="SIGKILL of the same ten times, each time as soon as the link is back.",
+        inject=kill_session_often,
+        long=True,
+    ),
+    Fault(
+        id="rank-raises-unheard",
+        happens="A rank raises on node 2 of 3 while that node cannot be reached; some seconds later it can.",
+        says=(SILENT, BACK, "RuntimeError: boom"),
+        state="failed",
+        exit_code=1,
+        first=First(1, 1, "RuntimeError: boom"),
+        others=Others.STOPPED,
+        do=MEND,
+        inject=raise_unheard,
+        act='raise RuntimeError("boom")',
+        nodes=(1, 2, 3),
+        fresh=True,
+        long=True,
+    ),
+    Fault(
+        id="supervisor-killed-unheard",
+        happens="SIGKILL of a supervisor while its node cannot be reached; some seconds later it can.",
+        says=(SILENT, "the supervisor on {node2} was killed"),
+        state="failed",
+        exit_code=1,
+        first=First(1, None, "the supervisor was killed"),
+        others=Others.STOPPED,
+        do=WHO,
+        inject=kill_supervisor_unheard,
+        nodes=(1, 2, 3),
+        fresh=True,
         long=True,
     ),
     goes_on(id="sshd-restarted", happens="sshd is restarted, its sessions end with it.", inject=restart_sshd),
@@ -218,7 +284,7 @@ LINKS = (
     ),
     lost(
         id="sshd-gone-then-kill",
-        happens="The same; then `kill` once it is back.",
+        happens="sshd is stopped for good with its sessions; then `kill` once it is back.",
         do=KILL_LATER,
         inject=stop_sshd,
         ending=lost_then_killed,
@@ -260,7 +326,7 @@ LINKS = (
     lost(id="cut-for-good", happens="The link to a node is cut for good.", inject=cut, fresh=True, long=True),
     lost(
         id="real-cut-for-good",
-        happens="The same while the ranks are in collectives.",
+        happens="The link to a node is cut for good while the ranks are in a collective (torchrun, gloo).",
         inject=cut,
         nodes=(1, 2, 3),
         real_torch=True,

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster import Completed
 
-from .case import Case
+from .case import Case, press_ctrl_c
 from .links import LOST
 from .row import Fault, First, Logs, Others, nothing
 
@@ -115,6 +115,12 @@ def jump(case: Case) -> None:
     case.finish()
 
 
+def delete_run_folder(case: Case) -> None:
+    """Delete the run folder on node 2, as somebody does who makes room."""
+    case.cluster.exec(2, ["rm", "-rf", case.folder_words(2)]).check_returncode()
+    case.wait_flowing(1)
+
+
 def power_off(case: Case) -> None:
     """Take the power from node 2."""
     case.cluster.kill_node(2)
@@ -183,20 +189,21 @@ NODES = (
     not_started(
         id="home-read-only",
         happens="A node's HOME is read-only before the start.",
-        says=("{node2}",),
-        do="The message says it.",
+        says=("FAIL mounts", "{node2}", "HOME", "is mounted read-only"),
+        do="Mount it writable; the message names the command.",
         before=read_only_home,
     ),
     not_started(
         id="no-tmp",
         happens="A node has no /tmp that can be written.",
-        says=("/tmp",),
-        do="The message says it.",
+        says=("FAIL tmp", "{node2}", "/tmp cannot be written"),
+        do="Make it writable; the message names the command.",
         before=no_tmp,
     ),
     Fault(
         id="clock-jumps",
         happens="A node's clock jumps by an hour in mid-run.",
+        note="Pretended: the node's Python gives another time from then on, to the supervisor and to the ranks.",
         says=("SUCCEEDED",),
         state="succeeded",
         exit_code=0,
@@ -209,6 +216,7 @@ NODES = (
     Fault(
         id="node-rebooted",
         happens="A node is rebooted in mid-run and is back before it counts as lost.",
+        note="Pretended: all its processes are killed, and it comes back with another boot id.",
         says=("{node2} is lost (rebooted)", "nothing of the run is left there: launch again"),
         never=("NOT ASKED", "aorta-launch kill", "nothing was missed"),
         state="lost",
@@ -223,8 +231,23 @@ NODES = (
         nodes=(1, 2, 3),
     ),
     Fault(
+        id="run-folder-deleted",
+        happens="Somebody deletes the run folder on a node in mid-run; then Ctrl-C.",
+        says=("KILLED",),
+        state="killed",
+        exit_code=130,
+        others=Others.STOPPED,
+        logs=Logs.HERE_ALONE,
+        do="What the ranks wrote there since then is gone; what came before is in the experiment directory.",
+        inject=delete_run_folder,
+        ending=press_ctrl_c,
+        fresh=True,
+        long=True,
+    ),
+    Fault(
         id="node-off",
         happens="A node loses its power.",
+        note="Pretended: the node's first process is killed, and with it all others and its network.",
         says=("{node2} is lost", "stopping the other nodes"),
         state="lost",
         exit_code=4,

@@ -208,7 +208,7 @@ PROCESSES = (
     ),
     Fault(
         id="real-rank-killed",
-        happens="SIGKILL of a rank that is in a collective; the ranks of the other nodes fail because of it.",
+        happens="SIGKILL of a rank that is in a collective; the ranks of the other nodes fail because of it (torchrun, gloo).",
         says=("rank 1 on {node2} ended with signal 9", STOPPING, "killed by SIGKILL"),
         state="failed",
         exit_code=1,
@@ -222,7 +222,7 @@ PROCESSES = (
     ),
     Fault(
         id="real-rank-raises",
-        happens="A rank raises between collectives; the ranks of the other nodes fail because of it.",
+        happens="A rank raises between collectives; the ranks of the other nodes fail because of it (torchrun, gloo).",
         says=("rank 1 on {node2} ended with exit code 1", STOPPING, "RuntimeError: boom"),
         state="failed",
         exit_code=1,

@@ -27,6 +27,7 @@ class Logs(StrEnum):
 
     EQUAL = "every byte"
     BEGINNING = "up to the moment when the node was heard last"
+    HERE_ALONE = "what came before; node 2 has nothing of it any more"
     NONE = "no run, no logs"
 
 

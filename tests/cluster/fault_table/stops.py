@@ -206,7 +206,7 @@ STOPS = (
     ),
     killed(
         id="environment-overwritten-nobody-left",
-        happens="The same, and launcher, supervisor and agent were killed with SIGKILL.",
+        happens="Ranks have written over their environment, and launcher, supervisor and agent were killed with SIGKILL.",
         setup=OVERWRITE,
         inject=hide_and_kill,
     ),
