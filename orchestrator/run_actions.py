@@ -55,7 +55,11 @@ def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool, signal_
 
 def kill_one(known: KnownRun, settings: Settings, talk: Talk) -> Exit:
     """Stop one run, show the proof, and see to it that its record tells how it ended."""
-    talk.say(f"stopping {known.run_id} on {count(len(known.nodes), 'node')}, {settings.grace_s:g} s grace")
+    size = count(len(known.nodes), "node")
+    if known.live:
+        talk.say(f"stopping {known.run_id} on {size}, {settings.grace_s:g} s grace")
+    else:
+        talk.say(f"{known.run_id} has ended; looking on {size} for what is left of it")
     links: dict[int, Link] = {}
     try:
         reports = stop_known(known, settings, links)

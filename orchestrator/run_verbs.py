@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from orchestrator.settings import Settings
 
+LEAST_EVERY_S = 0.5
 RUN: Any = Annotated[
     str | None, typer.Argument(metavar="[RUN]", help="A run id or the beginning of one; left out: the one live run.")
 ]
@@ -83,13 +84,25 @@ def add_status_verb(app: typer.Typer, build: Callable[[dict[str, Any]], Settings
     def status(flags: dict[str, Any]) -> int:
         """Show how a run stands: its nodes, ranks, GPUs, steps and last lines."""
         run, watching, every = flags.pop("run"), bool(flags.pop("watch")), flags.pop("every")
-        from orchestrator.kinds import parse_seconds
-
-        try:
-            every_s = parse_seconds(every or "2s")
-        except ValueError as error:
-            raise UsageError(f"{every} is not {error}", "--every", "write for example 5s") from None
+        every_s = parse_every(every or "2s")
         settings = build(flags)
         from orchestrator import status_actions
 
         return status_actions.status(settings, run, every_s if watching or every else None)
+
+
+def parse_every(text: str) -> float:
+    """Read how often the nodes are asked.
+
+    Raises:
+        UsageError: no time, or one in which a node could not answer.
+    """
+    from orchestrator.kinds import parse_seconds
+
+    try:
+        every_s = parse_seconds(text)
+    except ValueError as error:
+        raise UsageError(f"{text} is not {error}", "--every", "write for example 5s") from None
+    if every_s < LEAST_EVERY_S:
+        raise UsageError(f"{text} is less than {LEAST_EVERY_S:g} s", "--every", "write for example 5s")
+    return every_s

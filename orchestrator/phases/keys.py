@@ -46,6 +46,7 @@ def ask_choice(run_id: str) -> str:
             if word in ("s", "d", "g"):
                 return word
     except KeyboardInterrupt:
+        sys.stderr.write("\n")
         return "d"
     finally:
         signal.signal(signal.SIGINT, interrupted)

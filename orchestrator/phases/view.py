@@ -17,6 +17,7 @@ from orchestrator.errors import AortaError
 from orchestrator.output.console import wants_color
 from orchestrator.output.pipes import drain_to_nowhere, wait_read
 from orchestrator.output.screen import LogScreen, parse_ranks
+from orchestrator.output.wording import count
 from orchestrator.phases.attend import ensure_controller, open_watch
 from orchestrator.phases.control import has_controller, tell_controller
 from orchestrator.phases.finish import say_verdict
@@ -67,6 +68,9 @@ def watch_run(view: View) -> int:
         return tell_end(saved, talk)
     # What launch.log said of it before we came is not shown again.
     told = saved.verdict is not None and not saved.reopened
+    if saved.plan is not None:
+        size = f"{count(saved.plan.world_size, 'rank')} on {count(len(saved.plan.nodes), 'node')}"
+        talk.say(f"{known.run_id} · {saved.state} · {size}")
     screen = Screens(view)
     with caught_keys() as keys:
         tries = 0

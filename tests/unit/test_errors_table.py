@@ -103,7 +103,6 @@ CASES = [
     Case("nothing to execute", "exec"),
     Case("nothing to note", "note multinode_1", files=known_runs(live=False)),
     Case("no number of runs to keep", "prune"),
-    Case("raw bytes of several ranks", "logs multinode_1 --raw --rank all", files=known_runs(live=False)),
 ]
 
 
