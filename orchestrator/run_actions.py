@@ -44,6 +44,8 @@ def kill(settings: Settings, run: str | None, all_runs: bool, yes: bool, signal_
 
         return kill_found(settings, run, all_runs, yes, talk, close)
     chosen = choose_runs(read_known_runs(Path.home()), run, all_runs=all_runs)
+    if not chosen:
+        talk.say("no run is live, as far as this machine knows")
     if chosen and all_runs and not yes and number is None:
         confirm(count(len(chosen), "run"), "stop", "stopped", "".join(f"  {known.run_id}\n" for known in chosen))
     code = Exit.DONE

@@ -66,7 +66,7 @@ def tell_none(search: Search, settings: Settings, talk: Talk) -> int:
     asked = len(search.nodes) - len(reports)
     if reports:
         talk.show(render_kill(reports))
-    talk.show(f"nothing of this user runs on {count(asked, 'node')}" + (" that could be asked" if reports else ""))
+    talk.show(f"no run of this user lives on {count(asked, 'node')}" + (" that could be asked" if reports else ""))
     if settings.json_output:
         talk.document({**kill_document("", reports), "run_id": None})
     return int(kill_exit(reports))

@@ -49,7 +49,7 @@ def test_a_run_without_records_is_found_and_ended(nodes3: Cluster, tmp_path: Pat
     assert again.exit_code == 0, again
     assert json.loads(again.stdout) == {"schema": 1, "run_id": None, "clean": True, "nodes": []}
     none = scene.verb("kill", "--nodes", str(scene.nodes))
-    assert none.stdout == "nothing of this user runs on 3 nodes\n"
+    assert none.stdout == "no run of this user lives on 3 nodes\n"
 
 
 @pytest.mark.long
