@@ -132,15 +132,13 @@ def check_leftovers(node: Node, facts: Facts, settings: Settings) -> Seen:
         return unknown(facts.why_unknown("leftovers"))
     runs: dict[str, list[int]] = {}
     for leftover in facts.leftovers:
-        runs.setdefault(leftover.run_id, []).append(leftover.pid)
+        if not leftover.supervised:
+            runs.setdefault(leftover.run_id, []).append(leftover.pid)
+    live = sorted({leftover.run_id for leftover in facts.leftovers if leftover.supervised})
     if not runs:
-        return ok("none")
-    alive = {leftover.run_id for leftover in facts.leftovers if leftover.supervised}
-    seen = "; ".join(
-        f"run {run_id} {'still runs' if run_id in alive else 'has left processes'}: pid "
-        + ", ".join(str(pid) for pid in pids)
-        for run_id, pids in runs.items()
-    )
+        # Runs may share a node; what of it they leave to others is told where it is looked at.
+        return ok(f"none; {', '.join(live)} runs here as well" if live else "none")
+    seen = "; ".join(f"run {run_id} has left processes: pid {', '.join(map(str, pids))}" for run_id, pids in runs.items())
     return warn(seen, "; ".join(f"aorta-launch kill {shlex.quote(run_id)}" for run_id in runs))
 
 
@@ -202,7 +200,7 @@ CHECKS = (
     ),
     Check(
         name="leftovers",
-        looks_at="processes that carry the id of an earlier run",
+        looks_at="processes that carry the id of a run whose supervisor is gone",
         why="they hold GPUs, memory and ports",
         warns="there are some",
         each=check_leftovers,
