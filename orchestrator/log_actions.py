@@ -17,6 +17,7 @@ from orchestrator.output.console import Talk, build_talk, wants_color
 from orchestrator.output.node_log import render_dropped
 from orchestrator.output.pipes import drain_to_nowhere, wait_read
 from orchestrator.output.screen import LogScreen, parse_ranks
+from orchestrator.output.wording import strip_controls
 from orchestrator.phases import control
 from orchestrator.phases.attend import ensure_controller
 from orchestrator.phases.known_runs import KnownRun, choose_run, reach_settings, read_known_runs
@@ -74,6 +75,11 @@ def logs(settings: Settings, run: str | None, words: LogWords) -> int:
         print_raw(read(), out, talk)
     else:
         print_lines(read(), build_screen(settings, int(saved.document["plan"]["world_size"]), out))
+    if words.follow and not words.raw:
+        verdict = read_saved_run(known).verdict
+        if verdict is not None:
+            how = f"{verdict.state} · exit code {verdict.exit_code}"
+            talk.say(f"{known.run_id} is over: " + " · ".join(filter(None, (how, strip_controls(verdict.cause)))))
     return int(Exit.FAILED if end.failed else Exit.DONE)
 
 

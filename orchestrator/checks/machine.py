@@ -138,7 +138,9 @@ def check_leftovers(node: Node, facts: Facts, settings: Settings) -> Seen:
     if not runs:
         # Runs may share a node; what of it they leave to others is told where it is looked at.
         return ok(f"none; {', '.join(live)} runs here as well" if live else "none")
-    seen = "; ".join(f"run {run_id} has left processes: pid {', '.join(map(str, pids))}" for run_id, pids in runs.items())
+    seen = "; ".join(
+        f"run {run_id} has left processes: pid {', '.join(map(str, pids))}" for run_id, pids in runs.items()
+    )
     return warn(seen, "; ".join(f"aorta-launch kill {shlex.quote(run_id)}" for run_id in runs))
 
 

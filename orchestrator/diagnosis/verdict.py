@@ -136,9 +136,9 @@ def _lost(history: History) -> Verdict:
         cause=f"node {node.node.name} was lost: {why}",
         first_failure=FirstFailure(node=node.node.name, node_rank=node_rank, time=history.stop_time, error=why),
         stopped=tuple(rank for rank in _stopped_ranks(history, None) if rank not in node.ranks),
-        remedy="nothing of the run is left there: launch again"
-        if why in NOTHING_LEFT
-        else f"once it answers again: aorta-launch kill {history.plan.run_id}",
+        remedy=f"once it answers again: aorta-launch kill {history.plan.run_id}"
+        if _unasked(history)
+        else "nothing of the run is left there: launch again",
     )
 
 

@@ -8,6 +8,9 @@ import time
 RECENT_S = 25.0
 """A pump speaks every 5 s and a broken link is found within 18: whoever spoke in this time may still be in contact."""
 
+CLEARLY_S = 6.0
+"""A node whose last word came so much later than another's was reached when that one was not: pumps speak every 5 s."""
+
 
 class Contact:
     """Shared by the readers of a run, each in a thread of its own."""
@@ -44,4 +47,6 @@ class Contact:
             since = self._since
         if now < max(broken_at, since) + lost_after_s:
             return False
-        return stopping or not others or any(now - heard <= RECENT_S for heard in others)
+        # Whose last word is as old as this node's may be cut off by the same break.
+        spoke = broken_at + CLEARLY_S
+        return stopping or not others or any(heard >= spoke and now - heard <= RECENT_S for heard in others)

@@ -70,7 +70,7 @@ class NodeReader(threading.Thread):
         self._give_up = threading.Event()
         self._why = "no answer"
         self._coming_back = self._left = self._suspect = False
-        self._tries = 0
+        self._tries = self._dials = 0
         self._broken_at: float | None = None
         """Since when the node's pump has not spoken."""
 
@@ -153,7 +153,7 @@ class NodeReader(threading.Thread):
                 return False
             heard, self._broken_at, self._why = time.monotonic(), None, "no answer"
             self._contact.note(self.node.node_rank)
-            self._suspect, self._tries = False, 0
+            self._suspect, self._tries, self._dials = False, 0, 0
             if self._coming_back:
                 self._coming_back = False
                 if frame.header.get("ev") not in ("rebooted", "vanished"):
@@ -251,7 +251,9 @@ class NodeReader(threading.Thread):
             self._broken_at = time.monotonic()
         if not first:
             self._pause()
-        while not self._give_up.is_set() and not self._is_lost():
+        # Once it is tried in any case: what we waited for is not what the node was asked.
+        while not self._give_up.is_set() and (self._dials == 0 or not self._is_lost()):
+            self._dials += 1
             try:
                 self._open_pump()
             except AortaError as error:

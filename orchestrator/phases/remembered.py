@@ -57,6 +57,8 @@ def _remember(known: KnownRun | None, entry: Path) -> Remembered:
     elif record.get("run_id") != known.run_id:
         problem = f"no record of it can be read in {experiment}"
         record = {}
+    if not problem and record.get("verdict") and _is_uncollected(record) and not has_controller(known.run_id):
+        problem = f"its outputs are not here yet: aorta-launch attach {known.run_id}"
     state = str(record.get("state") or ("live" if known.live else "ended"))
     verdict = record.get("verdict")
     verdict = verdict if isinstance(verdict, Mapping) else {}

@@ -203,8 +203,12 @@ def never_started(history: History) -> bool:
 
 def recall(desk: Desk, decider: Decider, readers: Sequence[NodeReader]) -> None:
     """Go on from what was written down: who ran, and why the run was being stopped."""
-    for document in read_events(desk.paths):
+    events = read_events(desk.paths)
+    stopped_somebody = any(document["kind"] in ("stopping", "final") for document in events)
+    for document in events:
         desk.noted.add(event_key(document))
+        if document["kind"] == "stop" and document.get("cause") == "lost" and not stopped_somebody:
+            continue  # nobody has heard of it: where the run still is on, it goes on
         # A line that somebody edited is no reason to leave a run alone.
         with suppress(LookupError, TypeError, ValueError):
             _recall_one(document, decider, readers)
@@ -216,8 +220,6 @@ def _recall_one(document: dict[str, Any], decider: Decider, readers: Sequence[No
     kind, node_rank = document["kind"], int(document.get("node_rank", -1))
     if kind not in ("agent", "rank", "stop"):
         return
-    if kind == "stop" and document["cause"] == "lost" and len(decider.plan.nodes) == 1:
-        return  # nobody else had to be stopped for it: where it still runs, it goes on
     fields = {name: value for name, value in document.items() if name not in ("time", "kind", "at", "node_rank")}
     # Into the history alone: what is to be done about it is decided when the node tells it to us.
     if kind == "stop":

@@ -49,6 +49,15 @@ def test_when_no_node_answers_none_is_lost_until_one_does_and_the_others_had_the
     assert one.is_lost(1, broken_at, LOST_AFTER_S, stopping=False)
 
 
+def test_words_that_are_as_old_as_the_break_are_no_contact(clock: Clock) -> None:
+    one = Contact(range(3))
+    clock.now += 3
+    one.note(0)
+    broken_at = clock.now - 1
+    clock.now += 11
+    assert not one.is_lost(1, broken_at, 10.0, stopping=False), "node 0 spoke last when node 1 did"
+
+
 def test_the_only_node_left_is_lost_as_ever(clock: Clock) -> None:
     one = Contact(range(2))
     one.drop(0)

@@ -121,6 +121,12 @@ def delete_run_folder(case: Case) -> None:
     case.wait_flowing(1)
 
 
+def delete_and_break(case: Case) -> None:
+    """The same, and then end the sessions of sshd."""
+    delete_run_folder(case)
+    case.kill_links(2)
+
+
 def power_off(case: Case) -> None:
     """Take the power from node 2."""
     case.cluster.kill_node(2)
@@ -241,6 +247,20 @@ NODES = (
         do="What the ranks wrote there since then is gone; what came before is in the experiment directory.",
         inject=delete_run_folder,
         ending=press_ctrl_c,
+        fresh=True,
+        long=True,
+    ),
+    Fault(
+        id="run-folder-deleted-link-broken",
+        happens="Somebody deletes the run folder on a node in mid-run; then the link breaks.",
+        says=("{node2} is lost (its run folder was removed)",),
+        state="lost",
+        exit_code=4,
+        first=First(1, None, "its run folder was removed"),
+        others=Others.STOPPED,
+        logs=Logs.HERE_ALONE,
+        do="What the ranks wrote there since then is gone; what came before is in the experiment directory.",
+        inject=delete_and_break,
         fresh=True,
         long=True,
     ),
