@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from orchestrator.settings import Settings
 
-LEAST_EVERY_S = 0.5
+LEAST_EVERY_S = 0.1
 RUN: Any = Annotated[
     str | None, typer.Argument(metavar="[RUN]", help="A run id or the beginning of one; left out: the one live run.")
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from conftest import FreshCluster
+from conftest import FreshCluster, wait_settled
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scenes import Scene
@@ -111,6 +111,7 @@ def test_login_shells_with_a_noisy_start_do_no_harm(fresh_cluster: FreshCluster,
     shown = [cluster.ssh(k, "echo; echo $0").stdout.split()[-1] for k in cluster.numbers]
     print("login shells:", shown)
     assert all(Path(shell).name in seen for shell, seen in zip(shells, shown, strict=True))
+    wait_settled(cluster)  # those logins have ended
     scene = Scene(cluster, tmp_path)
     scene.write("tell.py", TELL)
     check_vectors(scene, NASTY, NASTY, len(shells))

@@ -243,6 +243,7 @@ CONTROLLERS = (
         ending=attach,
         settings={"on_disconnect": "stop", "lease_s": 2},
         detached=True,
+        long=True,
     ),
     Fault(
         id="launcher-suspended",

@@ -6,12 +6,11 @@ import signal
 import threading
 from typing import Any
 
-import pytest
 from cluster import Completed, wait_for
 
 from .case import Case
 from .processes import MEND, WHO
-from .row import Fault, First, Others
+from .row import Fault, First, Logs, Others
 
 BACK = "{node2}: the link is back, nothing was missed"
 SILENT = "{node2}: the link is silent"
@@ -174,7 +173,8 @@ def lost_then_attached(case: Case) -> Completed:
 def lost_then_killed(case: Case) -> Completed:
     """Wait for the launcher's end, let the node answer again, end what ran on there, and fetch what it wrote."""
     done = case.launcher.wait(90)
-    case.wait_writing(2)
+    if case.fault.logs is not Logs.HERE_ALONE:
+        case.wait_writing(2)
     case.mend()
     killed = case.kill()
     assert killed.exit_code == 0, killed
@@ -290,7 +290,6 @@ LINKS = (
         ending=lost_then_killed,
         fresh=True,
         long=True,
-        marks=(pytest.mark.xfail(reason="kill rewrites the verdict of a lost run"),),
     ),
     lost(
         id="known-hosts-changed",

@@ -13,7 +13,7 @@ from typing import Any
 from cluster import Completed
 
 from .case import Case, press_ctrl_c
-from .links import LOST
+from .links import KILL_LATER, LOST, lost_then_killed
 from .row import Fault, First, Logs, Others, nothing
 
 SMALL_MIB = 24
@@ -136,6 +136,7 @@ def reboot(case: Case) -> None:
     """Let node 2 end all its processes and come back with another boot id."""
     others = [process.pid for process in case.cluster.process_table(2)]
     case.cluster.stop_sshd(2)
+    case.send(2, signal.SIGSTOP, *others)  # none of them sees another one end, as when the power goes
     case.send(2, signal.SIGKILL, *others)
     (case.cluster.folder(2) / "boot_id").chmod(0o644)
     (case.cluster.folder(2) / "boot_id").write_text(f"{uuid.uuid4()}\n")
@@ -253,14 +254,16 @@ NODES = (
     Fault(
         id="run-folder-deleted-link-broken",
         happens="Somebody deletes the run folder on a node in mid-run; then the link breaks.",
-        says=("{node2} is lost (its run folder was removed)",),
+        says=("{node2} is lost (no run in ", "NOT ASKED"),
         state="lost",
         exit_code=4,
         first=First(1, None, "its run folder was removed"),
         others=Others.STOPPED,
         logs=Logs.HERE_ALONE,
-        do="What the ranks wrote there since then is gone; what came before is in the experiment directory.",
+        do=KILL_LATER,
         inject=delete_and_break,
+        ending=lost_then_killed,
+        settings=LOST,
         fresh=True,
         long=True,
     ),
