@@ -297,6 +297,7 @@ LINKS = (
         says=(SILENT, "{node2} is lost", "host key", "stopping the other nodes", "NOT ASKED"),
         inject=change_known_hosts,
         fresh=True,
+        long=True,
         do="Find out why the key differs, mend known_hosts, then `aorta-launch attach`.",
     ),
     goes_on(
