@@ -94,6 +94,7 @@ def test_detach_gives_the_shell_back_and_attach_shows_the_rest(nodes3: Cluster, 
     assert "SUCCEEDED" in ended.stderr
 
 
+@pytest.mark.long
 def test_a_detached_launch_that_cannot_start_says_so_and_ends_with_its_code(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, python="/nowhere/python3")
     scene.write("sleep.py", SLEEP)
@@ -126,6 +127,7 @@ def test_a_killed_launcher_is_replaced_by_attach_and_no_byte_is_lost(nodes3: Clu
     assert merged.count("\n") == merged.count("[rank ") == 3 * (LINES + 40)
 
 
+@pytest.mark.long
 def test_a_run_that_ended_without_a_controller_is_completed(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     scene.write("count.py", COUNT)
@@ -141,7 +143,7 @@ def test_a_run_that_ended_without_a_controller_is_completed(nodes3: Cluster, tmp
     assert scene.verb("attach", run_id).exit_code == 0
 
 
-@pytest.mark.parametrize("verb", ["status", "attach"])
+@pytest.mark.parametrize("verb", ["attach", pytest.param("status", marks=pytest.mark.long)])
 def test_without_a_controller_a_failed_node_empties_itself_and_the_next_verb_stops_the_others(
     nodes3: Cluster, tmp_path: Path, verb: str
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_closed_terminal_leaves_the_run_to_the_background(nodes3: Cluster, tmp
     assert "taken_over" not in scene.run_json()
 
 
+@pytest.mark.long
 def test_sigterm_to_a_background_controller_leaves_the_run_for_attach(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     scene.write("count.py", COUNT)
@@ -219,6 +222,7 @@ def test_sigterm_to_a_background_controller_leaves_the_run_for_attach(nodes3: Cl
     assert [rank_file(scene, rank) for rank in range(3)] == [wanted(rank) for rank in range(3)]
 
 
+@pytest.mark.long
 def test_ctrl_c_without_a_terminal_ends_only_the_view(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     scene.write("sleep.py", SLEEP)
@@ -234,6 +238,7 @@ def test_ctrl_c_without_a_terminal_ends_only_the_view(nodes3: Cluster, tmp_path:
     scene.wait_empty(10)
 
 
+@pytest.mark.long
 def test_a_lease_that_nobody_renews_stops_the_run(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     scene.write("sleep.py", SLEEP)

@@ -106,6 +106,7 @@ def test_words_arrive_byte_for_byte_and_one_word_is_a_line_for_a_shell(nodes3: C
     assert painted.stdout.splitlines()[1:] == ["red\\xff"], painted
 
 
+@pytest.mark.long
 def test_output_is_bounded_and_the_gap_is_told(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     flood = "echo first; head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last; echo warned >&2"
@@ -136,6 +137,7 @@ def test_a_node_that_is_not_reached_does_not_keep_the_others(nodes3: Cluster, tm
     assert ["error" in node for node in told["nodes"]] == [False, False, False, True]
 
 
+@pytest.mark.long
 def test_a_limit_ends_the_command_and_what_it_leaves_behind_ends_with_it(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     done = run(scene, "--timeout", "1s", "--", "echo begun; sleep 500")
@@ -151,7 +153,7 @@ def test_a_limit_ends_the_command_and_what_it_leaves_behind_ends_with_it(nodes3:
     assert left.seconds < 20
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", "term", "kill -9"])
+@pytest.mark.parametrize("how", ["ctrl-c", pytest.param("term", marks=pytest.mark.long), "kill -9"])
 def test_nothing_is_left_when_the_call_is_ended(nodes3: Cluster, tmp_path: Path, how: str) -> None:
     scene = Scene(nodes3, tmp_path)
     launcher = scene.start("exec", "--", "python3", "-c", HOSTILE)
@@ -175,6 +177,7 @@ def test_nothing_is_left_when_the_call_is_ended(nodes3: Cluster, tmp_path: Path,
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_before_the_nodes_answer_is_no_traceback(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     launcher = scene.start("exec", "--", "sleep 500")

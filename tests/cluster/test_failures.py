@@ -102,9 +102,8 @@ def test_the_ranks_own_end_is_told(nodes3: Cluster, tmp_path: Path) -> None:
     scene.wait_empty(10)
 
 
-@pytest.mark.parametrize(
-    "victims", [["agent"], pytest.param(["supervisor"], marks=pytest.mark.long), ["supervisor", "agent"]]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("victims", [["agent"], ["supervisor"], ["supervisor", "agent"]])
 def test_our_own_processes_are_killed(nodes3: Cluster, tmp_path: Path, victims: list[str]) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2])
     scene.write("sleep.py", SLEEP)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster import Cluster, Completed, wait_for
 from conftest import FreshCluster
 from scenes import SLEEP, Scene, wait_running
@@ -150,6 +151,7 @@ def test_prune_says_what_it_frees_asks_and_follows_no_link(nodes3: Cluster, tmp_
     assert house.holders(new) == {"here", "entry", "1", "2", "3"}
 
 
+@pytest.mark.long
 def test_prune_takes_one_connection_a_node(nodes3: Cluster, tmp_path: Path) -> None:
     house = House(nodes3, tmp_path)
     old = [house.plant("old", day) for day in range(1, 21)]
@@ -162,6 +164,7 @@ def test_prune_takes_one_connection_a_node(nodes3: Cluster, tmp_path: Path) -> N
     assert not any(house.holders(run_id) for run_id in old)
 
 
+@pytest.mark.long
 def test_prune_leaves_whole_what_lives_on_a_node_or_has_a_controller(nodes3: Cluster, tmp_path: Path) -> None:
     house = House(nodes3, tmp_path)
     marked, controlled, foreign = house.plant("marked", 1), house.plant("controlled", 2), house.plant("foreign", 3)
@@ -189,6 +192,7 @@ def test_prune_leaves_whole_what_lives_on_a_node_or_has_a_controller(nodes3: Clu
     assert house.holders(marked) == house.holders(controlled) == set()
 
 
+@pytest.mark.long
 def test_a_node_that_is_down_keeps_its_runs_entries_until_the_next_prune(
     fresh_cluster: FreshCluster, tmp_path: Path
 ) -> None:
@@ -236,6 +240,7 @@ def test_ls_and_note_with_broken_entries_contact_no_node(nodes3: Cluster, tmp_pa
     assert count_logins(nodes3) == logins
 
 
+@pytest.mark.long
 def test_outputs_that_did_not_come_are_fetched_by_attach_and_spared_by_prune(nodes3: Cluster, tmp_path: Path) -> None:
     house = House(nodes3, tmp_path)
     scene = house.scene

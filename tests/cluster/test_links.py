@@ -23,6 +23,7 @@ def wanted_lines(rank: int) -> str:
     return "".join(f"{rank} {number} {'x' * 200}\n" for number in range(200))
 
 
+@pytest.mark.long
 @pytest.mark.namespaces
 def test_a_link_that_breaks_is_opened_again_and_loses_nothing(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2])

@@ -130,6 +130,7 @@ def test_logs_that_fit_are_whole_and_zeros_in_them_stay(nodes3: Cluster, tmp_pat
     assert not (scene.experiment / "logs/gaps.jsonl").exists()
 
 
+@pytest.mark.long
 def test_told_gaps_live_through_the_end_of_a_controller(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1])
     scene.write("flood.py", FLOOD)
@@ -166,6 +167,7 @@ def used_mib(cluster: Cluster, k: int, path: str) -> float:
     return int(cluster.exec(k, ["df", "-k", "--output=used", path]).stdout.split()[-1]) / 1024
 
 
+@pytest.mark.long
 @pytest.mark.namespaces
 def test_a_file_system_that_frees_nothing_is_told_and_logs_are_whole(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[2])
@@ -218,6 +220,7 @@ def test_a_flood_neither_stalls_its_rank_nor_fills_a_disk_nor_our_memory(
     assert answer["rate"] > least
 
 
+@pytest.mark.long
 @pytest.mark.namespaces
 def test_what_was_missed_on_a_full_disk_here_comes_when_it_has_space_again(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1])

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from cluster import Cluster, Completed, wait_for
 from scenes import Scene, wait_running
 from test_detach import controller_pid
@@ -96,6 +97,7 @@ def check_afterwards(scene: Scene, everyone: Completed) -> None:
     assert (head.exit_code, head.stdout.count("\n"), head.stderr) == (0, 1, "")
 
 
+@pytest.mark.long
 def test_since_shows_what_came_lately(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1])
     scene.write("talk.py", TALK)
@@ -118,6 +120,7 @@ def test_since_shows_what_came_lately(nodes3: Cluster, tmp_path: Path) -> None:
     assert done.stdout.count("\n") == 21
 
 
+@pytest.mark.long
 def test_without_a_controller_logs_are_fetched_first(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2])
     scene.write("talk.py", TALK)

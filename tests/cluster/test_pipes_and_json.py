@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from cluster import Cluster, Completed, wait_for
 from scenes import SLEEP, Scene
 
@@ -47,6 +48,7 @@ def test_readers_that_leave_full_disks_and_one_document(nodes3: Cluster, tmp_pat
     scene.wait_empty(10)
 
 
+@pytest.mark.long
 def test_status_settles_a_run_whose_launcher_was_killed_before_the_start(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path)
     scene.write("sleep.py", SLEEP)

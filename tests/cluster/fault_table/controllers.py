@@ -135,6 +135,7 @@ def kill_often(case: Case) -> None:
 CONTROLLERS = (
     Fault(
         id="controller-killed",
+        long=True,
         happens="SIGKILL of the controller of a detached run.",
         says=(TAKEN, "SUCCEEDED"),
         state="succeeded",
@@ -172,6 +173,7 @@ CONTROLLERS = (
     ),
     Fault(
         id="controller-dead-rank-raises",
+        long=True,
         happens="SIGKILL of the controller, and a rank raises on node 2 of 3 while nobody watches; then `attach`.",
         says=("RuntimeError: boom",),
         state="failed",

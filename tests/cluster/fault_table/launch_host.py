@@ -133,6 +133,7 @@ LAUNCH_HOST = (
     ),
     stopped(
         id="killed-from-elsewhere",
+        long=True,
         happens="`aorta-launch kill` from another shell.",
         says=("stopped by aorta-launch kill", "KILLED"),
         exit_code=143,
@@ -141,11 +142,13 @@ LAUNCH_HOST = (
     ),
     killed(
         id="launcher-killed",
+        long=True,
         happens="SIGKILL of the foreground launch; then `kill`.",
         inject=kill_launcher,
     ),
     Fault(
         id="terminal-closed",
+        long=True,
         happens="The terminal of the foreground launch is closed (SIGHUP).",
         says=("SUCCEEDED",),
         state="succeeded",

@@ -257,7 +257,9 @@ LINKS = (
         fresh=True,
         long=True,
     ),
-    goes_on(id="sshd-restarted", happens="sshd is restarted, its sessions end with it.", inject=restart_sshd),
+    goes_on(
+        id="sshd-restarted", happens="sshd is restarted, its sessions end with it.", inject=restart_sshd, long=True
+    ),
     goes_on(
         id="listener-restarted",
         happens="sshd is restarted, its sessions live on.",

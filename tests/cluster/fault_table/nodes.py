@@ -195,6 +195,7 @@ NODES = (
     ),
     not_started(
         id="home-read-only",
+        long=True,
         happens="A node's HOME is read-only before the start.",
         says=("FAIL mounts", "{node2}", "HOME", "is mounted read-only"),
         do="Mount it writable; the message names the command.",
@@ -202,6 +203,7 @@ NODES = (
     ),
     not_started(
         id="no-tmp",
+        long=True,
         happens="A node has no /tmp that can be written.",
         says=("FAIL tmp", "{node2}", "/tmp cannot be written"),
         do="Make it writable; the message names the command.",

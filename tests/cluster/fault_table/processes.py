@@ -100,6 +100,7 @@ PROCESSES = (
     ),
     Fault(
         id="rank-killed",
+        long=True,
         happens="SIGKILL of one of four ranks, as the kernel sends it when memory runs out.",
         says=("rank 2 on {node2} ended with signal 9", STOPPING, "killed by SIGKILL"),
         state="failed",

@@ -166,6 +166,7 @@ STOPS = (
     ),
     stopped(
         id="left-session-and-group",
+        long=True,
         happens="Children of the ranks have left the session and the process group, and ignore TERM.",
         setup=LEFT,
         inject=has("# daemon", 2),
@@ -173,6 +174,7 @@ STOPS = (
     stopped(id="rank-suspended", happens="A rank stands still (SIGSTOP).", inject=suspend_rank, long=True),
     stopped(
         id="daemon-suspended",
+        long=True,
         happens="A double-forked daemon stands still (SIGSTOP).",
         setup=DOUBLE_FORK,
         inject=suspend_daemons,
@@ -219,6 +221,7 @@ STOPS = (
     ),
     killed(
         id="record-of-another-boot",
+        long=True,
         happens="The record of a killed supervisor is from before the node's last boot.",
         note="Pretended: its boot id is written over, and a foreign pid is put in.",
         inject=other_boot,
