@@ -93,6 +93,8 @@ def read_owner(workdir: str) -> str:
     try:
         names = set(os.listdir(workdir))
     except FileNotFoundError:
+        if os.path.isdir(workdir):
+            return read_owner(workdir)  # another node that shares it has just made it
         return "foreign" if os.path.lexists(workdir) else "absent"
     except NotADirectoryError:
         return "foreign"

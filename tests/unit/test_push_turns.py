@@ -16,7 +16,7 @@ import pytest
 from push_room import Room, code_of
 
 from orchestrator.errors import AortaError, PushError
-from orchestrator.node import claim, processes
+from orchestrator.node import claim, processes, tree_state
 from orchestrator.phases.push import Pushed, push_code
 from orchestrator.phases.record import begin_experiment
 from orchestrator.settings import Settings
@@ -279,3 +279,21 @@ def test_a_file_system_without_locks_keeps_nobody_from_starting(
     assert mine.fill() == {}
     mine.use()
     assert claim.hold(str(tmp_path), "run", 0) == -1
+
+
+def test_a_folder_that_is_made_while_we_look_is_not_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shared"
+    listed = os.listdir
+
+    def late(path: str) -> list[str]:
+        if not folder.exists():
+            (folder / tree_state.MARKER_FOLDER).mkdir(parents=True)
+            raise FileNotFoundError(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", late)
+    assert tree_state.read_owner(str(folder)) == "absent"
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert tree_state.read_owner(str(tmp_path / "dangling")) == "foreign"
