@@ -41,7 +41,7 @@ def test_secrets_are_seen_by_nobody_during_push_start_and_kill(nodes3: Cluster, 
         launcher = scene.start("-v", "--env-file", str(secrets), "use.py")
         wait_running(launcher, 3)
         pushed = sampler.samples
-        assert scene.verb("kill", "--grace", "3s").exit_code == 0
+        assert scene.verb("kill", scene.runs()[-1].name, "--grace", "3s").exit_code == 0
         done = launcher.wait(60)
         assert done.exit_code == 143, done
         dry = scene.launch("--dry-run", "--env-file", str(secrets), "use.py")
