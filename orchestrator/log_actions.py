@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from typing import BinaryIO
 
 from orchestrator.errors import AortaError, UsageError
 from orchestrator.nodelist import find_nodes
-from orchestrator.output.console import Talk, build_talk, wants_color
+from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.node_log import render_dropped
 from orchestrator.output.pipes import drain_to_nowhere, wait_read
-from orchestrator.output.screen import LogScreen, parse_ranks
+from orchestrator.output.screen import LogScreen, open_screen, parse_ranks
 from orchestrator.output.wording import strip_controls
 from orchestrator.phases import control
 from orchestrator.phases.attend import ensure_controller
@@ -74,7 +73,10 @@ def logs(settings: Settings, run: str | None, words: LogWords) -> int:
     if words.raw:
         print_raw(read(), out, talk)
     else:
-        print_lines(read(), build_screen(settings, int(saved.document["plan"]["world_size"]), out))
+        print_lines(
+            read(),
+            open_screen(out, None, int(saved.document["plan"]["world_size"]), settings.color, os.environ, agents=True),
+        )
     if words.follow and not words.raw:
         verdict = read_saved_run(known).verdict
         if verdict is not None:
@@ -155,20 +157,6 @@ def choose(saved: SavedRun, settings: Settings, words: LogWords) -> list[LogFile
                 remedy="name one with --rank N",
             )
     return chosen
-
-
-def build_screen(settings: Settings, world_size: int, out: BinaryIO) -> LogScreen:
-    """Build the screen that shows whatever it is given."""
-    terminal = sys.stdout.isatty()
-    return LogScreen(
-        out,
-        ranks=None,
-        agents=True,
-        world_size=world_size,
-        terminal=terminal,
-        color=wants_color(settings.color, os.environ, terminal=terminal),
-        width=shutil.get_terminal_size().columns,
-    )
 
 
 def print_lines(pieces: Iterator[tuple[LogFile, Piece]], screen: LogScreen) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from orchestrator.errors import ConfigError
+from orchestrator.output.console import wants_color
 from orchestrator.output.pipes import drain_to_nowhere
 from orchestrator.output.wording import CONTROL, keep_colors, strip_controls
 
@@ -177,6 +179,28 @@ class LogScreen:
             self.closed = True
             self.broken = None if isinstance(error, BrokenPipeError) else error
             drain_to_nowhere(self._out, error)
+
+
+def open_screen(
+    out: BinaryIO,
+    ranks: frozenset[int] | None,
+    world_size: int,
+    color: str,
+    environ: Mapping[str, str],
+    *,
+    agents: bool = False,
+) -> LogScreen:
+    """Make the screen of one of our streams, as wide and as colourful as whoever looks at it."""
+    terminal = out.isatty()
+    return LogScreen(
+        out,
+        ranks=ranks,
+        world_size=world_size,
+        agents=agents,
+        terminal=terminal,
+        color=wants_color(color, environ, terminal=terminal),
+        width=shutil.get_terminal_size().columns,
+    )
 
 
 def _bounded(held: bytes) -> bytes:

@@ -12,11 +12,9 @@ from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.tracebacks import address_in_use
 from orchestrator.node import clock
-from orchestrator.phases.connect import connect
-from orchestrator.phases.contact import Contact
 from orchestrator.phases.follow import Desk, Followed, follow
-from orchestrator.phases.logstore import LogStore
 from orchestrator.phases.reader import NodeReader
+from orchestrator.phases.readers import build_readers
 from orchestrator.phases.record import Record, told_as_full_disk
 from orchestrator.phases.start import send_go, start_supervisors
 
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.phases.signals import Signals
     from orchestrator.phases.watch import Stage
     from orchestrator.plan.paths import ExperimentPaths
-    from orchestrator.transport import Channel, Link
-    from orchestrator.values import NodePlan, Plan, Verdict
+    from orchestrator.values import Plan, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +65,16 @@ def run_attempt(attempt: Attempt, plan: Plan) -> Outcome | None:
         undo.enter_context(attempt.signals.as_events(events))
         # Whatever can fail here comes before "go": until then a closed channel undoes the start.
         with told_as_full_disk(desk.paths):
-            readers = build_readers(attempt, plan, channels, events)
+            readers = build_readers(
+                plan,
+                ground.settings,
+                desk.paths,
+                desk.show,
+                events,
+                links=dict(enumerate(ground.links)),
+                clock_offsets={facts.node_rank: facts.clock_offset_s or 0.0 for facts in ground.facts},
+                channels=dict(enumerate(channels)),
+            )
         if ground.proof.hold is not None:
             ground.proof.hold.release()
         started = clock.now()
@@ -105,35 +111,6 @@ def clear_logs(paths: ExperimentPaths) -> None:
             number += 1
         paths.logs.rename(aside)
     paths.logs.mkdir(exist_ok=True)
-
-
-def build_readers(
-    attempt: Attempt, plan: Plan, channels: Sequence[Channel], events: queue.SimpleQueue[Event]
-) -> list[NodeReader]:
-    """Build one reader a node, with the files that it writes."""
-    ground = attempt.ground
-
-    def reopen(node: NodePlan) -> Link:
-        link = connect([node.node], ground.settings)[0]
-        link.pythons = ground.links[node.node_rank].pythons
-        return link
-
-    contact = Contact(range(len(plan.nodes)))
-    return [
-        NodeReader(
-            plan=plan,
-            node=node,
-            link=ground.links[node.node_rank],
-            channel=channels[node.node_rank],
-            store=LogStore(node, attempt.desk.paths, attempt.desk.show),
-            events=events,
-            reopen=reopen,
-            lost_after_s=ground.settings.lost_after_s,
-            clock_offset_s=ground.facts[node.node_rank].clock_offset_s or 0.0,
-            contact=contact,
-        )
-        for node in plan.nodes
-    ]
 
 
 def call_off(readers: Sequence[NodeReader], plan: Plan) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from orchestrator.errors import AortaError, LinkError, UsageError, bundle
 from orchestrator.transport import Link
-from orchestrator.transport.fanout import nobody, try_all
+from orchestrator.transport.fanout import nobody, try_all, try_each
 from orchestrator.transport.isself import is_own_address
 from orchestrator.transport.local import LocalLink
 from orchestrator.transport.ssh import Connection, Session, SshLink
@@ -101,7 +101,6 @@ def _dial(
     settings: ConnectSettings,
     done: Callable[[int], None],
 ) -> tuple[dict[int, Link], dict[int, AortaError], list[Connection]]:
-    places = sorted(ways)
     session = Session(accept_new=settings.accept_new_host_keys)
     jumps, broken = open_jumps([chain for _, chain in ways.values()], session, settings)
 
@@ -112,9 +111,8 @@ def _dial(
             raise type(error)(what=what, where=nodes[place].name, remedy=error.remedy)
         return open_link(nodes[place], host, session, settings, jumps.get(chain))
 
-    opened, failed = try_all(reach, places, settings.fanout, lambda at: done(places[at]))
-    links = {places[at]: link for at, link in opened.items()}
-    errors = {places[at]: _with_note(error, ways[places[at]][0]) for at, error in failed.items()}
+    links, failed = try_each(reach, sorted(ways), settings.fanout, done)
+    errors = {place: _with_note(error, ways[place][0]) for place, error in failed.items()}
     return links, errors, list(jumps.values())
 
 

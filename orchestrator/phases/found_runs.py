@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError, UsageError
 from orchestrator.output.wording import count
-from orchestrator.phases.connect import connect_each
+from orchestrator.phases.connect import close_links, connect_each
 from orchestrator.phases.stop import stop_run
-from orchestrator.transport.fanout import nobody, try_all
+from orchestrator.transport.fanout import nobody, try_each
 from orchestrator.values import Node, StopReport
 
 if TYPE_CHECKING:
@@ -64,13 +64,9 @@ class Search:
 def find_runs(nodes: Sequence[Node], settings: Settings, done: Callable[[int], None] = nobody) -> Search:
     """Ask every node for this user's runs; one that cannot be asked is told, not raised."""
     links, errors = connect_each(nodes, settings, done)
-    places = sorted(links)
-    answers, silent = try_all(lambda place: links[place].call("runs", {}, ASK_S), places, settings.fanout)
-    for link in links.values():
-        link.close()
-    told = {places[at]: answer for at, answer in answers.items()}
-    errors = {**errors, **{places[at]: error for at, error in silent.items()}}
-    return Search(nodes=nodes, runs=merge_answers(told), errors=errors)
+    answers, silent = try_each(lambda place: links[place].call("runs", {}, ASK_S), sorted(links), settings.fanout)
+    close_links(links.values())
+    return Search(nodes=nodes, runs=merge_answers(answers), errors={**errors, **silent})
 
 
 def merge_answers(answers: Mapping[int, Mapping[str, Any]]) -> tuple[FoundRun, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import UsageError
 from orchestrator.phases.connect import connect_each
 from orchestrator.phases.control import ask_controller
-from orchestrator.transport.fanout import try_all
+from orchestrator.transport.fanout import try_each
 from orchestrator.values import Notified
 
 if TYPE_CHECKING:
@@ -49,12 +49,11 @@ def notify_ranks(known: KnownRun, settings: Settings, number: int) -> list[Notif
         finally:
             link.close()
 
-    reached = sorted(links)
-    answers, failed = try_all(ask, reached, settings.fanout)
-    errors = {**errors, **{reached[at]: error for at, error in failed.items()}}
-    told = [_notified(reached[at], known.nodes[reached[at]].name, one) for at, one in answers.items()]
+    answers, failed = try_each(ask, sorted(links), settings.fanout)
+    told = [_notified(place, known.nodes[place].name, one) for place, one in answers.items()]
     told += [
-        Notified(node_rank=place, node=known.nodes[place].name, error=error.what) for place, error in errors.items()
+        Notified(node_rank=place, node=known.nodes[place].name, error=error.what)
+        for place, error in {**errors, **failed}.items()
     ]
     return sorted(told, key=lambda one: one.node_rank)
 

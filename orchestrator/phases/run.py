@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import string
 import sys
 from collections.abc import Callable
@@ -16,11 +15,10 @@ from typing import TYPE_CHECKING
 from orchestrator.checks.catalogue import run_checks
 from orchestrator.errors import NotReadyError
 from orchestrator.output.checks_document import checks_document
-from orchestrator.output.console import wants_color
 from orchestrator.output.events import EventLog
 from orchestrator.output.plan_text import render_plan
 from orchestrator.output.printer import Printer
-from orchestrator.output.screen import LogScreen, parse_ranks
+from orchestrator.output.screen import open_screen, parse_ranks
 from orchestrator.output.wording import shorten_path
 from orchestrator.phases.attempt import Attempt, Outcome, run_attempt
 from orchestrator.phases.controller import controlling
@@ -150,15 +148,8 @@ def show_run(talk: Talk, plan: Plan, ground: Ground, paths: ExperimentPaths) -> 
 
 def start_printer(settings: Settings, plan: Plan, environ: Mapping[str, str], *, shown: bool) -> Printer:
     """Start the thread that shows training output; with --json stdout belongs to the events."""
-    screen = LogScreen(
-        sys.stdout.buffer,
-        ranks=parse_ranks(settings.ranks, plan.world_size) if shown and not settings.json_output else frozenset(),
-        world_size=plan.world_size,
-        terminal=sys.stdout.isatty(),
-        color=wants_color(settings.color, environ, terminal=sys.stdout.isatty()),
-        width=shutil.get_terminal_size().columns,
-    )
-    return Printer(screen)
+    ranks = parse_ranks(settings.ranks, plan.world_size) if shown and not settings.json_output else frozenset()
+    return Printer(open_screen(sys.stdout.buffer, ranks, plan.world_size, settings.color, environ))
 
 
 def try_starts(attempt: Attempt, plan: Plan) -> tuple[Plan, Outcome | None]:

@@ -14,7 +14,7 @@ from orchestrator.phases.loggaps import read_gaps
 from orchestrator.phases.notes import latest_note
 from orchestrator.phases.saved_run import read_saved_run
 from orchestrator.run_status import NodeStatus, RunStatus
-from orchestrator.transport.fanout import try_all
+from orchestrator.transport.fanout import try_each
 from orchestrator.values import ENDED, UNFINISHED
 
 if TYPE_CHECKING:
@@ -45,12 +45,10 @@ class Asker:
         opened, failed = connect_each([self._nodes[place] for place in missing], self._settings)
         self._links |= {missing[at]: link for at, link in opened.items()}
         errors: dict[int, AortaError] = {missing[at]: error for at, error in failed.items()}
-        places = sorted(self._links)
-        answers, broken = try_all(self._ask_one, places, self._settings.fanout)
-        told = {places[at]: answer for at, answer in answers.items()}
-        for at, error in broken.items():
-            errors[places[at]] = error
-            self._links.pop(places[at]).close()
+        told, broken = try_each(self._ask_one, sorted(self._links), self._settings.fanout)
+        for place, error in broken.items():
+            errors[place] = error
+            self._links.pop(place).close()
         return tuple(
             NodeStatus(
                 node_rank=place,

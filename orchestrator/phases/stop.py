@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import AortaError
 from orchestrator.phases.connect import connect_each
 from orchestrator.phases.control import ask_controller
-from orchestrator.transport.fanout import try_all
+from orchestrator.transport.fanout import try_each
 from orchestrator.values import Node, StopReport
 
 if TYPE_CHECKING:
@@ -60,11 +60,9 @@ def stop_run(
             if kept is None:
                 links[place].close()
 
-    reached = sorted(links)
-    answers, failed = try_all(stop, reached, settings.fanout)
-    errors = {**errors, **{reached[at]: error for at, error in failed.items()}}
-    reports = [_report(ranks[reached[at]], nodes[reached[at]].name, answer) for at, answer in answers.items()]
-    reports += [_unasked(ranks[place], nodes[place].name, error) for place, error in errors.items()]
+    answers, failed = try_each(stop, sorted(links), settings.fanout)
+    reports = [_report(ranks[place], nodes[place].name, answer) for place, answer in answers.items()]
+    reports += [_unasked(ranks[place], nodes[place].name, error) for place, error in {**errors, **failed}.items()]
     return sorted(reports, key=lambda report: report.node_rank)
 
 

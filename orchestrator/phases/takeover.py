@@ -16,16 +16,15 @@ from orchestrator.errors import NotReadyError
 from orchestrator.node import clock
 from orchestrator.output.events import EventLog
 from orchestrator.output.kill_text import is_clean, render_kill
-from orchestrator.phases.connect import connect, connect_each
-from orchestrator.phases.contact import Contact
+from orchestrator.phases.connect import connect_each
 from orchestrator.phases.controller import Controller
 from orchestrator.phases.finish import bring_home, finish
 from orchestrator.phases.follow import Desk, event_key, follow, note_event
 from orchestrator.phases.known_runs import reach_settings
 from orchestrator.phases.loggaps import cut_gaps, read_gaps
-from orchestrator.phases.logstore import LogStore
 from orchestrator.phases.logview import list_files
 from orchestrator.phases.reader import NodeReader
+from orchestrator.phases.readers import build_readers
 from orchestrator.phases.record import Record, end_entry, now_utc, told_as_full_disk
 from orchestrator.phases.saved_run import read_saved_run
 from orchestrator.phases.stop import stop_run
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.paths import ExperimentPaths
     from orchestrator.settings import Settings
     from orchestrator.transport import Link
-    from orchestrator.values import Node, NodePlan, Plan
+    from orchestrator.values import Node, Plan
 
 
 def take_over(
@@ -173,7 +172,9 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
     )
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     with told_as_full_disk(saved.paths):
-        readers = build_readers(saved, plan, links, settings, events)
+        readers = build_readers(
+            plan, settings, saved.paths, desk.show, events, links=links, clock_offsets=saved.clock_offsets
+        )
     decider = Decider(plan, started=went, join_limit_s=settings.join_timeout_s, begun=clock.now())
     recall(desk, decider, readers)
     # A line that somebody edited is no reason to leave a run alone.
@@ -240,32 +241,6 @@ def note_gaps(desk: Desk, saved: SavedRun) -> None:
         for start, end in cut_gaps(found.get(file.path.name, []), known):
             data = {"file": file.name, "rank": file.rank, "from": start, "to": end}
             note_event(desk, Event(kind="gap", time=clock.now(), node_rank=file.node_rank, data=data))
-
-
-def build_readers(
-    saved: SavedRun, plan: Plan, links: dict[int, Link], settings: Settings, events: queue.SimpleQueue[Event]
-) -> list[NodeReader]:
-    """Build one reader a node; those that are not reached go on trying."""
-
-    def reopen(node: NodePlan) -> Link:
-        return connect([node.node], settings)[0]
-
-    contact = Contact(range(len(plan.nodes)))
-    return [
-        NodeReader(
-            plan=plan,
-            node=node,
-            link=links.get(node.node_rank),
-            channel=None,
-            store=LogStore(node, saved.paths, lambda *_: None),
-            events=events,
-            reopen=reopen,
-            lost_after_s=settings.lost_after_s,
-            clock_offset_s=saved.clock_offsets.get(node.node_rank, 0.0),
-            contact=contact,
-        )
-        for node in plan.nodes
-    ]
 
 
 def read_events(paths: ExperimentPaths) -> list[dict[str, Any]]:

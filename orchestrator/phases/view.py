@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError
-from orchestrator.output.console import wants_color
 from orchestrator.output.pipes import drain_to_nowhere, wait_read
-from orchestrator.output.screen import LogScreen, parse_ranks
+from orchestrator.output.screen import LogScreen, open_screen, parse_ranks
 from orchestrator.output.wording import count
 from orchestrator.phases.attend import ensure_controller, open_watch
 from orchestrator.phases.control import has_controller, tell_controller
@@ -71,7 +69,7 @@ def watch_run(view: View) -> int:
     if saved.plan is not None:
         size = f"{count(saved.plan.world_size, 'rank')} on {count(len(saved.plan.nodes), 'node')}"
         talk.say(f"{known.run_id} · {saved.state} · {size}")
-    screen = Screens(view)
+    screen = Screens(view, saved)
     with caught_keys() as keys:
         tries = 0
         while tries < TAKEOVERS:
@@ -122,12 +120,10 @@ def exit_code_of(saved: SavedRun) -> int:
 class Screens:
     """Reads on where it stopped: what the launcher says goes to stderr, what the ranks write to stdout."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, saved: SavedRun) -> None:
         self._view = view
-        root = Path(view.known.experiment)
-        saved = read_saved_run(view.known)
+        self._run_json = saved.paths.run_json
         self._said = LogTail(_plain_file(saved.paths.launch_log), size_of(saved.paths.launch_log))
-        self._root = root
         self._tails: list[LogTail] = []
         self._screen: LogScreen | None = None
         self._attempt = 0
@@ -168,7 +164,7 @@ class Screens:
     def _open(self) -> None:
         """Open the log files once the run is planned, and those of a new attempt."""
         try:
-            seen = self._root.joinpath("run.json").stat().st_mtime_ns
+            seen = self._run_json.stat().st_mtime_ns
         except OSError:
             return  # it was moved away: whoever asks for the verdict says so
         if seen == self._seen:
@@ -185,15 +181,7 @@ class Screens:
         files = [file for file in files if file.rank is not None]
         self._tails = [LogTail(file, _last_lines(file.path) if first else 0) for file in files]
         if self._screen is None:
-            terminal = sys.stdout.isatty()
-            self._screen = LogScreen(
-                sys.stdout.buffer,
-                ranks=ranks,
-                world_size=saved.plan.world_size,
-                terminal=terminal,
-                color=wants_color(settings.color, os.environ, terminal=terminal),
-                width=shutil.get_terminal_size().columns,
-            )
+            self._screen = open_screen(sys.stdout.buffer, ranks, saved.plan.world_size, settings.color, os.environ)
 
 
 def _plain_file(path: Path) -> LogFile:
@@ -216,11 +204,7 @@ def _last_lines(path: Path) -> int:
 def show_until_end(client: socket.socket, screen: Screens, keys: Keys, view: View) -> None:
     """Show the run until its controller closes the connection, and heed the keys meanwhile."""
     while True:
-        screen.show()
-        if keys.pressed:
-            heed(keys, screen, view)
-        if screen.unread:
-            raise Detached(int(Exit.DONE))
+        show_on(screen, keys, view)
         ready, _, _ = select.select([client], [], [], POLL_S)
         if ready and not client.recv(1 << 16):
             return
@@ -229,12 +213,21 @@ def show_until_end(client: socket.socket, screen: Screens, keys: Keys, view: Vie
 def wait_released(known: KnownRun, screen: Screens, keys: Keys, view: View) -> None:
     """Wait until the controller has ended; it may still bring the outputs home."""
     while has_controller(known.run_id):
-        screen.show()
-        if keys.pressed:
-            heed(keys, screen, view)
-        if screen.unread:
-            raise Detached(int(Exit.DONE))
+        show_on(screen, keys, view)
         time.sleep(POLL_S)
+
+
+def show_on(screen: Screens, keys: Keys, view: View) -> None:
+    """Show what is new, and heed the keys.
+
+    Raises:
+        Detached: the user leaves, or nobody reads any more.
+    """
+    screen.show()
+    if keys.pressed:
+        heed(keys, screen, view)
+    if screen.unread:
+        raise Detached(int(Exit.DONE))
 
 
 def heed(keys: Keys, screen: Screens, view: View) -> None:

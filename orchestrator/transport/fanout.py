@@ -37,6 +37,17 @@ def fan_out(
     return [results[place] for place in range(len(items))]
 
 
+def try_each(
+    work: Callable[[Item], Result], names: Sequence[Item], width: int, done: Callable[[Item], None] = lambda _: None
+) -> tuple[dict[Item, Result], dict[Item, AortaError]]:
+    """Do the work for every item that can name it (a node's place, its rank), and give results and errors by item."""
+    results, errors = try_all(work, names, width, lambda place: done(names[place]))
+    return (
+        {names[place]: result for place, result in results.items()},
+        {names[place]: error for place, error in errors.items()},
+    )
+
+
 def try_all(
     work: Callable[[Item], Result], items: Sequence[Item], width: int, done: Callable[[int], None] = nobody
 ) -> tuple[dict[int, Result], dict[int, AortaError]]:
