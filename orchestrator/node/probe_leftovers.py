@@ -23,7 +23,7 @@ def probe_leftovers(request: Facts) -> Facts:
     marked: Dict[int, str] = {}
     strangers: Dict[int, str] = {}
     for pid in processes.all_pids():
-        environ = _environ_of(pid)
+        environ = processes.environ_of(pid) if processes.is_own(pid) else {}
         if NAME in environ:
             marked[pid] = environ[NAME].decode("utf-8", "replace")
         elif TORCHRUN in environ and b"RANK" in environ:
@@ -43,30 +43,11 @@ def probe_leftovers(request: Facts) -> Facts:
     return {"leftovers": leftovers, "project": {"strangers": others[:STRANGERS_LIMIT]}}
 
 
-def _environ_of(pid: int) -> Dict[bytes, bytes]:
-    try:
-        if os.stat("/proc/%d" % pid).st_uid != os.getuid():
-            return {}
-    except OSError:
-        return {}
-    return processes.environ_of(pid)
-
-
 def _own_family(pids: Set[int]) -> Set[int]:
     """Find among them this probe, what it started and what started it: a launch from inside a run is no leftover."""
     me = os.getpid()
-    above = set(_line_of(me))
-    return {pid for pid in pids if pid in above or me in _line_of(pid)}
-
-
-def _line_of(pid: int) -> List[int]:
-    """Give a process and those above it, the nearest first."""
-    line: List[int] = []
-    while pid > 1 and pid not in line:
-        line.append(pid)
-        process = processes.read_process(pid)
-        pid = 0 if process is None else process.ppid
-    return line
+    above = set(processes.line_of(me))
+    return {pid for pid in pids if pid in above or me in processes.line_of(pid)}
 
 
 def supervisor_lives(run_id: str, home: str) -> bool:

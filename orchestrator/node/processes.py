@@ -150,6 +150,24 @@ def descendants(pid: int) -> list[Process]:
     return found
 
 
+def line_of(pid: int) -> list[int]:
+    """Give a process and those above it, the nearest first."""
+    line: list[int] = []
+    while pid > 1 and pid not in line:
+        line.append(pid)
+        process = read_process(pid)
+        pid = 0 if process is None else process.ppid
+    return line
+
+
+def is_own(pid: int) -> bool:
+    """Tell whether a process is this user's: root can read everyone's environment."""
+    try:
+        return os.stat("/proc/%d" % pid).st_uid == os.getuid()
+    except OSError:
+        return False
+
+
 def marked(run_id: str, node_rank: int | None = None) -> list[Process]:
     """List the living processes whose environment carries this run's id (and node rank: two nodes may be one machine)."""
     wanted = {b"AORTA_RUN_ID": run_id.encode()}

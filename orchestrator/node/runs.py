@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Set, Tuple
+from typing import Any, Dict, Tuple
 
 from orchestrator.node import processes, runfolder
+from orchestrator.node.logfiles import listed
 from orchestrator.node.wire import Wire
 
 Key = Tuple[str, int]
@@ -35,8 +36,8 @@ def machine_id() -> str:
 def read_folders(root: str) -> Dict[Key, Dict[str, Any]]:
     """Read the run folders that were used on this machine; HOME may be shared with others."""
     found: Dict[Key, Dict[str, Any]] = {}
-    for run_id in list_names(root):
-        for name in list_names(os.path.join(root, run_id)):
+    for run_id in listed(root):
+        for name in listed(os.path.join(root, run_id)):
             status = runfolder.read_status(os.path.join(root, run_id, name)) if name.isdigit() else None
             if status is None or not runfolder.is_of_this_boot(status):
                 continue
@@ -54,22 +55,15 @@ def read_folders(root: str) -> Dict[Key, Dict[str, Any]]:
     return found
 
 
-def list_names(folder: str) -> "list[str]":
-    """List a folder; nothing when it cannot be read."""
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
 def add_marked(found: Dict[Key, Dict[str, Any]]) -> None:
     """Add what the environments of this user's processes tell: their run, and on how many nodes it is."""
-    family = own_family()
+    # A kill from inside a run is no part of the run.
+    family = processes.line_of(os.getpid())
     for pid in processes.all_pids():
         environ = processes.environ_of(pid) if pid not in family else {}
         run_id, rank = environ.get(b"AORTA_RUN_ID"), environ.get(b"AORTA_NODE_RANK", b"")
         process = processes.read_process(pid) if run_id and rank.isdigit() else None
-        if run_id is None or process is None or process.state in "ZX" or not is_own(pid):
+        if run_id is None or process is None or process.state in "ZX" or not processes.is_own(pid):
             continue
         key = (run_id.decode("utf-8", "replace"), int(rank))
         entry = found.setdefault(
@@ -81,22 +75,3 @@ def add_marked(found: Dict[Key, Dict[str, Any]]) -> None:
         if nodes.isdigit():
             hosts = environ.get(b"AORTA_HOSTS", b"").decode("utf-8", "replace").split(",")
             entry.update({"nodes": int(nodes), "hosts": hosts})
-
-
-def is_own(pid: int) -> bool:
-    """Tell whether a process is this user's: root can read everyone's environment."""
-    try:
-        return os.stat("/proc/%d" % pid).st_uid == os.getuid()
-    except OSError:
-        return False
-
-
-def own_family() -> Set[int]:
-    """Give this process and those above it: a kill from inside a run is no part of the run."""
-    line: Set[int] = set()
-    pid = os.getpid()
-    while pid > 1 and pid not in line:
-        line.add(pid)
-        process = processes.read_process(pid)
-        pid = 0 if process is None else process.ppid
-    return line

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import AortaError
 from orchestrator.node.forget import RefusedError, measure, remove_tree
 from orchestrator.output.prune_text import Fate, Look, NodeShare
-from orchestrator.phases.connect import connect_each
+from orchestrator.phases.connect import close_links, connect_each
 from orchestrator.phases.control import take_lock
 from orchestrator.phases.known_runs import KnownRun
 from orchestrator.phases.remembered import read_record
 from orchestrator.plan.paths import launches_folder
 from orchestrator.transport import Link
 from orchestrator.transport.answers import read_frame
-from orchestrator.transport.fanout import nobody, try_all
+from orchestrator.transport.fanout import nobody, try_each
 from orchestrator.values import Node
 
 if TYPE_CHECKING:
@@ -84,12 +84,10 @@ class Crew:
             looks = _ask_node(self._links[place], wanted, remove=remove) if wanted else []
             return NodeShare(node=target.node.name, looks=tuple(looks))
 
-        places = sorted(self._links)
-        answers, errors = try_all(ask_one, places, self._width)
-        shares = {places[at]: share for at, share in answers.items()}
-        for at, error in errors.items():
-            self._errors[places[at]] = error
-            self._links.pop(places[at]).close()
+        shares, errors = try_each(ask_one, sorted(self._links), self._width)
+        for place, error in errors.items():
+            self._errors[place] = error
+            self._links.pop(place).close()
         return [shares.get(place) or self._unreached(place, run_ids) for place in range(len(self.targets))]
 
     def _unreached(self, place: int, run_ids: Sequence[str]) -> NodeShare:
@@ -109,8 +107,7 @@ class Crew:
 
     def close(self) -> None:
         """Close every link."""
-        for link in self._links.values():
-            link.close()
+        close_links(self._links.values())
 
 
 def _ask_node(link: Link, runs: Sequence[tuple[str, int]], *, remove: bool) -> list[Look]:

@@ -57,7 +57,8 @@ def _remember(known: KnownRun | None, entry: Path) -> Remembered:
     elif record.get("run_id") != known.run_id:
         problem = f"no record of it can be read in {experiment}"
         record = {}
-    if not problem and record.get("verdict") and _is_uncollected(record) and not has_controller(known.run_id):
+    controlled, uncollected = has_controller(known.run_id), _is_uncollected(record)
+    if not problem and record.get("verdict") and uncollected and not controlled:
         problem = f"its outputs are not here yet: aorta-launch attach {known.run_id}"
     state = str(record.get("state") or ("live" if known.live else "ended"))
     verdict = record.get("verdict")
@@ -67,7 +68,7 @@ def _remember(known: KnownRun | None, entry: Path) -> Remembered:
         run_id=known.run_id,
         state=state,
         finished=finished,
-        controlled=has_controller(known.run_id),
+        controlled=controlled,
         may_live=finished and known.live,
         nodes=tuple(node.name for node in known.nodes),
         launched=_launched(record, known.entry),
@@ -77,7 +78,7 @@ def _remember(known: KnownRun | None, entry: Path) -> Remembered:
         problem=problem,
         experiment=known.experiment,
     )
-    return Remembered(line=line, known=known, uncollected=_is_uncollected(record))
+    return Remembered(line=line, known=known, uncollected=uncollected)
 
 
 def _is_uncollected(record: Mapping[str, Any]) -> bool:

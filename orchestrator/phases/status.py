@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError, UsageError
-from orchestrator.phases.connect import connect_each
+from orchestrator.phases.connect import close_links, connect_each
 from orchestrator.phases.control import ask_controller, has_controller, name_controller
 from orchestrator.phases.loggaps import read_gaps
 from orchestrator.phases.notes import latest_note
@@ -66,8 +66,7 @@ class Asker:
 
     def close(self) -> None:
         """Close the links."""
-        for link in self._links.values():
-            link.close()
+        close_links(self._links.values())
 
 
 def gather_status(run: KnownRun, asker: Asker) -> RunStatus:

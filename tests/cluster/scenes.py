@@ -39,6 +39,25 @@ print("rank", os.environ["RANK"], "is deaf", flush=True)
 time.sleep(600)
 """
 
+THIEF = """
+import socket, sys, time
+print("ready", flush=True)
+port = int(sys.stdin.readline())
+while True:
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        s.bind(("", port))
+        s.listen()
+        break
+    except OSError:
+        s.close()
+        time.sleep(0.001)
+print("taken", flush=True)
+time.sleep(600)
+"""
+"""Takes a port as soon as it is free, and says so."""
+
 
 class Scene:
     """A project folder with scripts and a node list, on the launch host of a cluster."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from scenes import SLEEP, STUBBORN, Scene, said_after, wait_running
+from scenes import SLEEP, STUBBORN, THIEF, Scene, said_after, wait_running
 
 RAISE = """
 import os, time
@@ -161,25 +161,6 @@ def test_a_master_port_that_is_taken_is_found_before_the_start(nodes3: Cluster, 
     assert "--master-port" in done.stderr
     assert scene.runs() == []
     scene.wait_empty(5)
-
-
-THIEF = """
-import socket, sys, time
-print("ready", flush=True)
-port = int(sys.stdin.readline())
-while True:
-    s = socket.socket()
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        s.bind(("", port))
-        s.listen()
-        break
-    except OSError:
-        s.close()
-        time.sleep(0.001)
-print("taken", flush=True)
-time.sleep(600)
-"""
 
 
 @pytest.mark.namespaces

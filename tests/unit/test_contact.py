@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from clocks import Clock
 
 from orchestrator.phases import contact
 from orchestrator.phases.contact import RECENT_S, Contact
 
 LOST_AFTER_S = 60.0
-
-
-class Clock:
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from clocks import Clock
 
 from orchestrator.node import lease
 from orchestrator.node.lease import ORDER_S, Lease
-
-
-class Clock:
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -9,28 +9,11 @@ from contextlib import suppress
 
 from cluster import Completed
 from cluster.programs import run
+from scenes import THIEF
 
 from .case import Case
 from .row import Fault, Logs, Others, nothing
 from .stops import killed, stopped
-
-THIEF = """
-import socket, sys, time
-print("ready", flush=True)
-port = int(sys.stdin.readline())
-while True:
-    s = socket.socket()
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        s.bind(("", port))
-        s.listen()
-        break
-    except OSError:
-        s.close()
-        time.sleep(0.001)
-print("taken", flush=True)
-time.sleep(600)
-"""
 
 
 def signal_launcher(number: int) -> Callable[[Case], None]:
