@@ -40,6 +40,8 @@ class Failure:
     """Deepest frame outside of libraries: file:line in function."""
     line: int | None = None
     """Line number of the error within the text."""
+    frames: tuple[str, ...] = ()
+    """All frames outside of libraries, outermost first."""
 
     @property
     def consequence(self) -> bool:
@@ -65,16 +67,17 @@ def parse_failure(text: str) -> Failure | None:
 
 
 def _parse_traceback(lines: list[str], start: int) -> Failure | None:
-    where = ""
+    frames: list[str] = []
     for number in range(start + 1, len(lines)):
         line = lines[number]
         frame = _FRAME.match(line)
         if frame is not None:
             place = f"{frame['file']}:{frame['line']}" + (f" in {frame['function']}" if frame["function"] else "")
             if not any(part in frame["file"] for part in _LIBRARY):
-                where = place
+                frames.append(place)
         elif line and not line[0].isspace() and _EXCEPTION.match(line):
-            return Failure(error=line.strip()[:500], where=where, line=number + 1)
+            where = frames[-1] if frames else ""
+            return Failure(error=line.strip()[:500], where=where, line=number + 1, frames=tuple(frames))
     return None
 
 
@@ -91,7 +94,9 @@ def parse_error_file(data: bytes) -> Failure | None:
     extra = message.get("extraInfo")
     stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
     inner = parse_failure(stack) if stack else None
-    return Failure(error=text[:500], where=inner.where if inner else "") if text else None
+    if not text:
+        return None
+    return Failure(error=text[:500], where=inner.where if inner else "", frames=inner.frames if inner else ())
 
 
 @dataclass(frozen=True)
