@@ -139,6 +139,9 @@ class RankExit:
     """The stop order had been given to its node before."""
     disk_full: bool = False
     """The disk of its run folder took nothing more, so its last words may be missing."""
+    pid: int | None = None
+    oom_kills: int = 0
+    """Processes of its memory cgroup that the kernel killed while it ran."""
 
     @property
     def clean(self) -> bool:
@@ -169,6 +172,8 @@ class FirstFailure:
     """The exception line, or the last line that it wrote."""
     traceback: str = ""
     """Deepest frame: file:line in function."""
+    frames: tuple[str, ...] = ()
+    """All frames outside of libraries, outermost first."""
 
 
 UNFINISHED = ("prepared", "pushing", "starting", "running", "stopping")
@@ -203,9 +208,17 @@ class Verdict:
     """node, why its GPUs' memory could not be compared."""
     family: str = ""
     """The class of the cause."""
+    cause_id: str = ""
+    """The entry of the catalogue of causes, where one decided."""
     rule: str = ""
-    """The entry of the catalogue that decided."""
+    """How it was found: the rung of the ladder that decided."""
+    reason: str = ""
+    """The same as a sentence."""
     confidence: Literal["certain", "likely", "unknown"] = "unknown"
+    ranks: tuple[int, ...] = ()
+    """All ranks that failed by themselves of the same cause, where there are several."""
+    last_lines: tuple[str, ...] = ()
+    """What the culprit wrote last, where nobody knows the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)

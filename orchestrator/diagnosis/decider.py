@@ -60,6 +60,7 @@ class Decider:
             "terminate": self._user_stop,
             "kill": self._kill,
             "time_limit": self._time_limit,
+            "hang": self._hang,
             "tick": self._tick,
         }.get(event.kind)
         return judge(event) if judge is not None else []
@@ -232,6 +233,14 @@ class Decider:
             grace_s=self.plan.grace_s,
             say=f"time limit reached; stopping, {self.plan.grace_s:g} s grace",
         )
+
+    def _hang(self, event: Event) -> list[Order]:
+        # Its report has been said by whoever made it, and what it tells is saved.
+        if event.data.get("action") != "stop":
+            return []
+        cause = str(event.data.get("cause", "the run hangs"))
+        say = "stopping every node, because of the hang"
+        return self._stop("hang", event, grace_s=self.plan.failure_grace_s, say=say, detail=cause)
 
     def _tick(self, event: Event) -> list[Order]:
         history = self.history

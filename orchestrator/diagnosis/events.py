@@ -35,6 +35,7 @@ Kind = Literal[
     "terminate",
     "kill",
     "leave",
+    "hang",
     "time_limit",
     "tick",
 ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from orchestrator.diagnosis.events import AgentExit, Event
 from orchestrator.values import Plan, RankExit
 
-StopCause = Literal["failure", "interrupt", "terminate", "kill", "time limit", "elsewhere", "lost", "not joined"]
+StopCause = Literal[
+    "failure", "interrupt", "terminate", "kill", "time limit", "elsewhere", "lost", "not joined", "hang"
+]
 REBOOTED = "rebooted"
 """Why a node is lost that has started anew."""
 VANISHED = "its run folder was removed"
@@ -42,6 +45,8 @@ class History:
     stop_node: int | None = None
     """The node that made us stop."""
     stop_detail: str = ""
+    hang: Mapping[str, Any] | None = None
+    """What the latest report of a hang said, in the words of diagnosis.case.Odd."""
 
     @property
     def all_seen(self) -> bool:
@@ -70,6 +75,8 @@ class History:
             self.heard.add(node_rank)
         if event.kind == "stopping":
             self.stopping.add(node_rank)
+        if event.kind == "hang":
+            self.hang = dict(data)
         if event.kind == "stop":
             self.note_stop(data["cause"], event.time, node_rank, str(data.get("detail", "")))
         if event.kind == "agent":
@@ -118,5 +125,7 @@ class History:
             signal=data.get("signal"),
             after_stop=bool(data.get("after_stop")),
             disk_full=bool(data.get("disk_full")),
+            pid=data.get("pid"),
+            oom_kills=int(data.get("oom_kills") or 0),
         )
         return True

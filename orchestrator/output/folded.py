@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from orchestrator.diagnosis.verdict import signal_name
+from orchestrator.diagnosis.exits import signal_name
 from orchestrator.errors import AortaError, LinkLostError
 from orchestrator.noderanges import fold_names
 from orchestrator.output.wording import count, render_duration, strip_controls

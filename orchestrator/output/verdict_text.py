@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from orchestrator.diagnosis.causes import CAUSES
 from orchestrator.output.wording import count, render_duration, render_held, strip_controls
 from orchestrator.values import Evidence, FirstFailure, Plan, RunState, Verdict
 
@@ -20,6 +21,7 @@ WORDS: dict[RunState, tuple[str, str]] = {
     "lost": ("LOST", "bold red"),
 }
 MOST_SURVIVORS = 20
+MOST_FRAMES = 3
 _LABEL_WIDTH = 15
 
 
@@ -53,12 +55,17 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
             "exit_code": verdict.exit_code,
             "family": verdict.family,
             "cause": verdict.cause,
+            "cause_id": verdict.cause_id,
             "confidence": verdict.confidence,
             "rule": verdict.rule,
+            "reason": verdict.reason,
             "first_failure": first,
             "stopped": list(verdict.stopped),
             "evidence": [asdict(evidence) for evidence in verdict.evidence],
             "remedy": verdict.remedy,
+            "docs": find_docs(verdict),
+            "ranks": list(verdict.ranks),
+            "last_lines": list(verdict.last_lines),
             "unasked": list(verdict.unasked),
             "duration_s": round(verdict.duration_s, 3),
             "survivors": [{"node": node, "pid": pid, "command": command} for node, pid, command in verdict.survivors],
@@ -75,19 +82,50 @@ def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[tu
         moment = _render_moment(first.time, "seconds", " ") if first.time is not None else ""
         rows.append(("first failure", ["  ".join(filter(None, (moment, _render_ending(first))))]))
         if first.traceback:
-            rows.append(("where", shorten_code(first.traceback, plan).splitlines()))
-    if verdict.stopped:
-        were = "was" if len(verdict.stopped) == 1 else "were"
-        ranks = count(len(verdict.stopped), "rank")
-        rows.append(("others", [f"{ranks} {were} stopped because of it"]) if first else ("stopped", [ranks]))
+            rows.append(("where", shorten_code(_render_where(first), plan).splitlines()))
+    if verdict.reason:
+        rows.append(("told by", [_one_line(verdict.reason) + (f" ({verdict.confidence})" if first else "")]))
+    if verdict.last_lines:
+        rows.append(("last lines", list(verdict.last_lines)))
+    if others := _render_others(verdict):
+        rows.append(("others" if first else "stopped", [others]))
     rows += _build_left_rows(verdict)
     if verdict.evidence:
         rows.append(("evidence", [" · ".join(map(_render_evidence, verdict.evidence))]))
     if verdict.state != "succeeded":
         rows.append(("experiment", [str(experiment)]))
-    if verdict.remedy:
-        rows.append(("to do", verdict.remedy.splitlines()))
+    if lines := render_remedy(verdict):
+        rows.append(("to do", lines))
     return rows
+
+
+def _render_where(first: FirstFailure) -> str:
+    """Render the way into the failure: the frames of the user's own code, the deepest last."""
+    return " → ".join(first.frames[-MOST_FRAMES:] or (first.traceback,))
+
+
+def _render_others(verdict: Verdict) -> str:
+    said = []
+    if alike := len(verdict.ranks) - 1 if verdict.ranks else 0:
+        said.append(f"{count(alike, 'other rank')} failed of the same")
+    if verdict.stopped:
+        were = "was" if len(verdict.stopped) == 1 else "were"
+        ranks = count(len(verdict.stopped), "rank")
+        said.append(f"{ranks} {were} stopped because of it" if verdict.first_failure else ranks)
+    return " · ".join(said)
+
+
+def find_docs(verdict: Verdict) -> str:
+    """Find the section of the docs that tells of a cause; empty where there is none."""
+    return next((cause.anchor for cause in CAUSES if cause.id == verdict.cause_id), "")
+
+
+def render_remedy(verdict: Verdict) -> list[str]:
+    """Render what to do, and where more is said about it."""
+    lines, docs = verdict.remedy.splitlines(), find_docs(verdict)
+    if docs:
+        lines = [*lines[:-1], f"{lines[-1]}; see {docs}"] if lines else [f"see {docs}"]
+    return lines
 
 
 def _build_left_rows(verdict: Verdict) -> list[tuple[str, list[str]]]:

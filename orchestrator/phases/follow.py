@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
-from orchestrator.diagnosis.verdict import Texts, build_verdict, find_first_failure
+from orchestrator.diagnosis.explain import quote_first
+from orchestrator.diagnosis.live import Texts
+from orchestrator.diagnosis.verdict import build_verdict
 from orchestrator.node import clock
 from orchestrator.output.verdict_text import shorten_code
 from orchestrator.output.wording import strip_controls
+from orchestrator.phases.evidence import Evidence
 from orchestrator.phases.reader import NodeReader
 from orchestrator.phases.texts import build_texts
 from orchestrator.phases.watch import Stage, Watch, watch
@@ -67,7 +70,8 @@ def follow(
     desk.controller.follow(events, readers, decider)
     for reader in readers:
         reader.start()
-    texts = build_texts(plan, desk.paths)
+    evidence = Evidence(desk.paths, readers)
+    texts = build_texts(plan, desk.paths, evidence.told)
     ended = watch(
         Watch(
             decider=decider,
@@ -76,6 +80,7 @@ def follow(
             note=lambda event: note_event(desk, event),
             say=lambda words: say_event(desk.talk, words),
             first_words=lambda: first_words(decider, texts, plan),
+            on_trouble=evidence.gather,
             on_stage=on_stage,
             time_limit_s=desk.time_limit_s,
         )
@@ -87,6 +92,7 @@ def follow(
             # Whoever comes next writes into the same files.
             reader.join(LEAVE_S)
         return None
+    evidence.wait()
     verdict = build_verdict(decider.history, texts, clock.now())
     return Followed(verdict=verdict, history=decider.history, texts=texts)
 
@@ -114,7 +120,8 @@ def say_event(talk: Talk, words: str) -> None:
 
 def first_words(decider: Decider, texts: Texts, plan: Plan) -> str:
     """Quote what broke first, as far as it is known now."""
-    first = find_first_failure(decider.history, texts)
+    told = quote_first(decider.history, texts)
+    first = told.first if told else None
     if first is None or not first.error:
         return ""
     who = f"rank {first.rank} on node {first.node_rank} {first.node}" if first.rank is not None else first.node

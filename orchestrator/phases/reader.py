@@ -82,16 +82,19 @@ class NodeReader(threading.Thread):
 
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any] | None:
         """Send an order that is answered, and wait for the answer; None when none comes."""
-        # A new channel repeats what was answered to controllers before us.
-        name = f"{os.getpid()}-{next(self._ids)}"
-        answer = self._answers.setdefault(name, queue.SimpleQueue())
         try:
-            self._send({**order, "id": name})
-            return answer.get(timeout=timeout_s)
+            return self.ask_ahead(order).get(timeout=timeout_s)
         except queue.Empty:
             return None
-        finally:
-            self._answers.pop(name)
+
+    def ask_ahead(self, order: Mapping[str, Any]) -> queue.SimpleQueue[Mapping[str, Any]]:
+        """Send an order that is answered; the answer comes in what is given back, if it comes."""
+        # A new channel repeats what was answered to controllers before us.
+        name = f"{os.getpid()}-{next(self._ids)}"
+        answer: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._answers[name] = answer
+        self._send({**order, "id": name})
+        return answer
 
     def _send(self, order: Mapping[str, Any]) -> None:
         channel = self._channel
@@ -182,9 +185,10 @@ class NodeReader(threading.Thread):
             self._keep(lambda: self._store.write_error_file(frame.header["f"], frame.body))
         elif what == "event":
             self._event(frame.header)
-        waiting = self._answers.get(str(frame.header.get("id")))
+        waiting = self._answers.pop(str(frame.header.get("id")), None)
         if waiting is not None:
-            waiting.put(frame.header)
+            # A long answer comes as the body of its frame.
+            waiting.put({**frame.header, **json.loads(frame.body)} if what == "answer" else frame.header)
         return what == "end"
 
     def _keep(self, write: Callable[[], None]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from orchestrator.diagnosis.tracebacks import parse_failure
-from orchestrator.diagnosis.verdict import Texts
+from orchestrator.diagnosis.live import Texts
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.values import Evidence, Plan
 
@@ -23,49 +24,46 @@ def read_tail(path: Path, size: int = TAIL) -> str:
         return ""
 
 
-def line_of_error(path: Path) -> int | None:
-    """Find the line number of the last error in a log of any size."""
-    text = read_tail(path)
-    failure = parse_failure(text)
-    if failure is None or failure.line is None:
-        return None
-    skipped = 0
-    with path.open("rb") as file:
+def count_lines_before_tail(path: Path) -> int:
+    """Count the lines of a file, of any size, that lie before the part that read_tail gives."""
+    lines = 0
+    try:
         left = max(0, path.stat().st_size - TAIL)
-        while left > 0:
-            data = file.read(min(left, 1 << 20))
-            if not data:
-                break
-            skipped += data.count(b"\n")
-            left -= len(data)
-    return skipped + failure.line
+        with path.open("rb") as file:
+            while left > 0 and (data := file.read(min(left, 1 << 20))):
+                lines += data.count(b"\n")
+                left -= len(data)
+    except OSError:
+        return 0
+    return lines
 
 
-def build_texts(plan: Plan, paths: ExperimentPaths) -> Texts:
-    """Build the readers that a verdict asks."""
+def build_texts(plan: Plan, paths: ExperimentPaths, told: Mapping[int, Mapping[str, Any]]) -> Texts:
+    """Build the readers that a verdict asks; `told` is what the nodes wrote down when the run broke."""
 
     def rank_error_file(rank: int) -> bytes:
         path = paths.error_file(rank)
         return path.read_bytes() if path.exists() else b""
 
-    def evidence(rank: int | None, node_rank: int) -> tuple[Evidence, ...]:
+    def files(rank: int | None, node_rank: int) -> tuple[str, ...]:
         found = []
         if rank is not None:
-            if paths.error_file(rank).exists():
-                found.append(paths.error_file(rank))
-            found.append(paths.rank_err(rank))
-        found.append(paths.node_log(node_rank, plan.nodes[node_rank].node.name))
-        return tuple(
-            Evidence(
-                file=str(path.relative_to(paths.root)), line=line_of_error(path) if path.suffix == ".err" else None
-            )
-            for path in found
-            if path.exists() and path.stat().st_size > 0
-        )
+            found += [paths.error_file(rank), paths.rank_err(rank)]
+        found += [paths.node_log(node_rank, plan.nodes[node_rank].node.name), paths.node_evidence(node_rank)]
+        return tuple(str(path.relative_to(paths.root)) for path in found if path.exists() and path.stat().st_size > 0)
+
+    def place(evidence: Evidence) -> Evidence:
+        if evidence.line is None:
+            return evidence
+        skipped = count_lines_before_tail(paths.root / evidence.file)
+        return Evidence(file=evidence.file, line=skipped + evidence.line)
 
     return Texts(
         rank_err=lambda rank: read_tail(paths.rank_err(rank)),
+        rank_out=lambda rank: read_tail(paths.rank_out(rank)),
         rank_error_file=rank_error_file,
         agent_err=lambda node_rank: read_tail(paths.agent_err(node_rank)),
-        evidence=evidence,
+        node_evidence=lambda node_rank: told.get(node_rank, {}),
+        files=files,
+        place=place,
     )

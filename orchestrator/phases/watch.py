@@ -29,6 +29,9 @@ END_STATES = {
 }
 """How a node ends that is stopped for a cause; for another one it is just stopped."""
 
+ASKED_FOR = ("interrupt", "terminate", "kill", "elsewhere")
+"""Stops that somebody wanted: there is nothing to explain."""
+
 
 @dataclass
 class Watch:
@@ -41,6 +44,8 @@ class Watch:
     say: Callable[[str], None]
     first_words: Callable[[], str]
     """Says what broke first, once the decider has stopped the run for a failure."""
+    on_trouble: Callable[[], None]
+    """Called before anybody is stopped for a reason that is to be explained."""
     on_stage: Callable[[Stage], None]
     """Called once for each: every agent runs; the agents have met, or never will; all ranks run; a stop was ordered."""
     time_limit_s: float | None
@@ -114,6 +119,8 @@ def _do(watched: Watch, event: Event) -> None:
         data = {"cause": history.stop_cause, "detail": history.stop_detail, "grace_s": grace_s}
         node_rank = -1 if history.stop_node is None else history.stop_node
         watched.note(Event(kind="stop", time=history.stop_time or event.time, node_rank=node_rank, data=data))
+        if history.stop_cause not in ASKED_FOR:
+            watched.on_trouble()
     for order in orders:
         _obey(watched, order)
 

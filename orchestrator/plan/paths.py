@@ -97,6 +97,10 @@ class ExperimentPaths:
         """When the bytes of a log file came."""
         return self.logs / "times" / name
 
+    def node_evidence(self, node_rank: int) -> Path:
+        """What one node knew of itself when the run broke."""
+        return self.diagnosis / f"node_{node_rank}.json"
+
     def error_file(self, rank: int) -> Path:
         """The error file of one rank."""
         return self.errors / f"rank_{rank:04d}.json"

@@ -7,8 +7,9 @@ from typing import Any
 
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event, Kind, Order
-from orchestrator.diagnosis.verdict import Texts, build_verdict
-from orchestrator.values import Evidence, Node, NodePlan, Plan, Verdict
+from orchestrator.diagnosis.live import Texts
+from orchestrator.diagnosis.verdict import build_verdict
+from orchestrator.values import Node, NodePlan, Plan, Verdict
 
 START = 1000.0
 
@@ -82,11 +83,16 @@ class Story:
         err: Mapping[int, str] | None = None,
         files: Mapping[int, bytes] | None = None,
         agents: Mapping[int, str] | None = None,
+        outs: Mapping[int, str] | None = None,
+        told: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Verdict:
         texts = Texts(
             rank_err=lambda rank: (err or {}).get(rank, ""),
             rank_error_file=lambda rank: (files or {}).get(rank, b""),
             agent_err=lambda node_rank: (agents or {}).get(node_rank, ""),
-            evidence=lambda rank, node_rank: (Evidence(file=f"{rank} {node_rank}"),),
+            rank_out=lambda rank: (outs or {}).get(rank, ""),
+            node_evidence=lambda node_rank: (told or {}).get(node_rank, {}),
+            place=lambda evidence: evidence,
+            files=lambda rank, node_rank: (f"{rank} {node_rank}",),
         )
         return build_verdict(self.decider.history, texts, START + 100)

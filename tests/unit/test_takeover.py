@@ -72,6 +72,7 @@ def followed(age_s: float, limit_s: float | None, *, join_limit_s: float = 180.0
             say=lambda _: None,
             first_words=lambda: "",
             on_stage=lambda _: None,
+            on_trouble=lambda: None,
             time_limit_s=limit_s,
         )
     )

@@ -1,0 +1,147 @@
+"""Says which rank of a watched run broke first, and why: the judge's word, in the form that a verdict carries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.diagnosis.case import Judgement, RankStory
+from orchestrator.diagnosis.events import AgentExit
+from orchestrator.diagnosis.exits import signal_name
+from orchestrator.diagnosis.history import History
+from orchestrator.diagnosis.ladder import judge
+from orchestrator.diagnosis.live import Texts, build_case
+from orchestrator.diagnosis.odd_code import find_odd_code
+from orchestrator.diagnosis.tracebacks import parse_failure
+from orchestrator.values import Evidence, FirstFailure, RankExit
+
+DISK_FULL = "the disk is full that takes its output (~/.aorta)"
+MOST_EVIDENCE = 6
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What broke first."""
+
+    judgement: Judgement
+    first: FirstFailure | None
+    evidence: tuple[Evidence, ...] = ()
+
+
+def explain(history: History, texts: Texts) -> Explained:
+    """Find the failure that the others follow from."""
+    case = build_case(history, texts)
+    ours = _explain_own(history, texts)
+    if ours is not None:
+        return ours
+    judgement = find_odd_code(judge(case), case, texts)
+    story = next((story for story in case.ranks if story.rank == judgement.rank), None)
+    if story is None:
+        return _without_rank(judgement, history, texts)
+    exit_ = history.exits.get(story.rank)
+    first = _build_first(story, exit_, history)
+    return Explained(judgement, first, _gather(judgement, texts, story.rank, story.node_rank))
+
+
+def _explain_own(history: History, texts: Texts) -> Explained | None:
+    """Explain what happened to our own processes on a node: no rank is to blame."""
+    killed = history.supervisors_lost & {history.stop_node}
+    if history.stop_cause != "failure" or not killed or history.stop_node is None:
+        return None
+    word = Judgement(
+        family="KILLED",
+        rule="supervisor",
+        confidence="certain",
+        cause=history.stop_detail,
+        cause_id="rule.supervisor_killed",
+        node_rank=history.stop_node,
+        reason="its supervisor is gone while the node is up",
+        remedy="out of memory, or somebody's clean-up: the kernel log of that node tells; launch again",
+    )
+    return _without_rank(word, history, texts)
+
+
+def _without_rank(judgement: Judgement, history: History, texts: Texts) -> Explained:
+    """Name the node, where no rank in particular broke."""
+    node_rank = judgement.node_rank if judgement.node_rank is not None else history.stop_node
+    agent = _first_agent(history, node_rank)
+    if agent is not None:
+        node_rank, first = agent.node_rank, _build_agent(agent, history, texts)
+    elif node_rank is None:
+        return Explained(judgement, None)
+    else:
+        name = history.plan.nodes[node_rank].node.name
+        error = history.stop_detail or judgement.cause
+        first = FirstFailure(node=name, node_rank=node_rank, time=history.stop_time, error=error)
+    if agent is not None and judgement.family == "UNKNOWN":
+        family = "KILLED" if agent.signal else judgement.family
+        sure = "certain" if agent.signal else judgement.confidence
+        judgement = replace(
+            judgement, family=family, rule="agent", confidence=sure, cause=first.error or _ending(first)
+        )
+    return Explained(judgement, first, _gather(judgement, texts, None, node_rank))
+
+
+def _first_agent(history: History, node_rank: int | None) -> AgentExit | None:
+    bad = [exit_ for exit_ in history.agent_exits.values() if not exit_.clean and not exit_.after_stop]
+    here = [exit_ for exit_ in bad if node_rank is None or exit_.node_rank == node_rank]
+    return min(here, key=lambda exit_: exit_.time, default=None)
+
+
+def _build_agent(exit_: AgentExit, history: History, texts: Texts) -> FirstFailure:
+    failure = parse_failure(texts.agent_err(exit_.node_rank))
+    error = exit_.error or (failure.error if failure and exit_.signal is None else "")
+    if exit_.signal is not None:
+        error = f"the agent was killed by {signal_name(exit_.signal)}"
+    return FirstFailure(
+        node=history.plan.nodes[exit_.node_rank].node.name,
+        node_rank=exit_.node_rank,
+        time=exit_.time,
+        exit_code=exit_.code,
+        signal=signal_name(exit_.signal),
+        error=error,
+        traceback=failure.where if failure and not exit_.error else "",
+        frames=failure.frames if failure and not exit_.error else (),
+    )
+
+
+def _build_first(story: RankStory, exit_: RankExit | None, history: History) -> FirstFailure:
+    failure = story.failure if story.signal is None or (story.failure and story.failure.frames) else None
+    error = failure.error if failure and (not story.stopped or failure.frames) else ""
+    if exit_ is not None and exit_.disk_full and not error:
+        error = DISK_FULL
+    # One that was stopped with the others did not end by itself: how it ended tells nothing.
+    ended = not story.stopped
+    return FirstFailure(
+        node=history.plan.nodes[story.node_rank].node.name,
+        node_rank=story.node_rank,
+        rank=story.rank,
+        local_rank=story.local_rank,
+        time=story.time if ended else history.stop_time,
+        exit_code=story.code if ended else None,
+        signal=signal_name(story.signal) if ended else None,
+        error=error,
+        traceback=failure.where if failure else "",
+        frames=failure.frames if failure else (),
+    )
+
+
+def _ending(first: FirstFailure) -> str:
+    if first.signal:
+        return f"killed by {first.signal}"
+    return f"exit code {first.exit_code}" if first.exit_code is not None else "unknown"
+
+
+def _gather(judgement: Judgement, texts: Texts, rank: int | None, node_rank: int) -> tuple[Evidence, ...]:
+    """List the places that show it: those that the judge named, then the files of its rank and node."""
+    named = [texts.place(evidence) for evidence in judgement.evidence]
+    known = {evidence.file for evidence in named}
+    files: Sequence[str] = [file for file in texts.files(rank, node_rank) if file not in known]
+    return (*named, *(Evidence(file=file) for file in files))[:MOST_EVIDENCE]
+
+
+def quote_first(history: History, texts: Texts) -> Explained | None:
+    """Explain what broke first, while the run is still being stopped; None while only consequences are known."""
+    told = explain(history, texts)
+    story = history.exits.get(told.first.rank) if told.first and told.first.rank is not None else None
+    return told if story is not None and not story.after_stop and told.judgement.family != "UNKNOWN" else None

@@ -1,0 +1,170 @@
+"""A run that we watched, in the form in which any run is judged: its history, and the texts that it left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.diagnosis.case import Case, NodeStory, Odd, RankStory
+from orchestrator.diagnosis.cause import Hit
+from orchestrator.diagnosis.history import History
+from orchestrator.diagnosis.scan import scan_text
+from orchestrator.diagnosis.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
+from orchestrator.values import Evidence, NodePlan, RankExit
+
+WINDOW_S = 5.0
+"""A consequence can be told sooner than its cause: the cause's interpreter is still closing down."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is known in words: readers of the last bytes, empty where there is nothing."""
+
+    rank_err: Callable[[int], str]
+    rank_out: Callable[[int], str]
+    rank_error_file: Callable[[int], bytes]
+    agent_err: Callable[[int], str]
+    node_evidence: Callable[[int], Mapping[str, Any]]
+    """What a node wrote down of itself when the run broke."""
+    files: Callable[[int | None, int], tuple[str, ...]]
+    """(rank, node rank) -> the files of the experiment directory that tell of them."""
+    place: Callable[[Evidence], Evidence]
+    """A line of a tail -> the same line of the whole file."""
+
+    def evidence(self, rank: int | None, node_rank: int) -> tuple[Evidence, ...]:
+        """List the files that tell of a rank, or of a node."""
+        return tuple(Evidence(file=file) for file in self.files(rank, node_rank))
+
+
+def build_case(history: History, texts: Texts) -> Case:
+    """Put together what is known of a run that we watched."""
+    stories = {
+        rank: story
+        for node in history.plan.nodes
+        for rank in node.ranks
+        if (story := _build_rank(history, texts, node, rank)) is not None
+    }
+    stories.update((story.rank, story) for story in _blamed(history, texts))
+    return Case(
+        nodes=[_build_node(history, texts, node) for node in history.plan.nodes],
+        ranks=[stories[rank] for rank in sorted(stories)],
+        world_size=history.plan.world_size,
+        node_count=len(history.plan.nodes),
+        watched=True,
+        odd=build_odd(history.hang),
+    )
+
+
+def build_odd(hang: Mapping[str, Any] | None) -> Odd | None:
+    """Build what a report of a hang said of the ranks that do something else."""
+    if hang is None or not hang.get("family"):
+        return None
+    return Odd(
+        family=hang["family"],
+        ranks=tuple(hang.get("ranks") or ()),
+        rule=hang.get("rule") or "stacks",
+        confidence=hang.get("confidence") or "unknown",
+        cause=str(hang.get("cause", "")),
+        where=str(hang.get("where", "")),
+        evidence=tuple(Evidence(file=one["file"], line=one.get("line")) for one in hang.get("evidence") or ()),
+    )
+
+
+def _build_rank(history: History, texts: Texts, node: NodePlan, rank: int) -> RankStory | None:
+    exit_ = history.exits.get(rank)
+    if exit_ is None and rank not in history.seen:
+        return None
+    failure, file, hits = read_words(texts, rank)
+    if exit_ is None:
+        # Its end was missed, or its node is away.
+        return RankStory(
+            rank=rank,
+            node_rank=node.node_rank,
+            local_rank=rank - node.first_rank,
+            stopped=True,
+            failure=failure,
+            hits=hits,
+            file=file,
+        )
+    return RankStory(
+        rank=rank,
+        node_rank=node.node_rank,
+        local_rank=exit_.local_rank,
+        pid=exit_.pid,
+        code=exit_.code,
+        signal=exit_.signal,
+        time=exit_.time,
+        exact=True,
+        stopped=_was_stopped(exit_, history),
+        # A rank that was killed did not say why: its last line is about something else.
+        failure=failure if exit_.signal is None or (failure and failure.frames) else None,
+        hits=hits,
+        oom_kills=exit_.oom_kills,
+        file=file,
+    )
+
+
+def _was_stopped(exit_: RankExit, history: History) -> bool:
+    if not exit_.after_stop:
+        return False
+    # An exception that was under way when the first rank's end made us stop everyone.
+    in_time = exit_.time <= (history.stop_time or 0.0) + WINDOW_S
+    return not (in_time and exit_.code)
+
+
+def read_words(texts: Texts, rank: int) -> tuple[Failure | None, str, tuple[Hit, ...]]:
+    """Read what a rank said last: its exception, the file that holds it, and what the catalogue knows of it."""
+    err = texts.rank_err(rank)
+    hits, stream = scan_text(err), "err"
+    failure = parse_error_file(texts.rank_error_file(rank)) or parse_failure(err)
+    if not err.strip():
+        # Many a script says why it stops on stdout alone.
+        out = texts.rank_out(rank)
+        hits, stream = scan_text(out), "out"
+        failure = failure or parse_failure(out)
+    return failure, f"logs/rank_{rank:04d}.{stream}", hits
+
+
+def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
+    agent = history.agent_exits.get(node.node_rank)
+    ours = agent is not None and not agent.after_stop
+    told = texts.node_evidence(node.node_rank)
+    lines = "\n".join(" ".join(str(text).split()) for _, text in told.get("kernel") or ())
+    return NodeStory(
+        node_rank=node.node_rank,
+        name=node.node.name,
+        ranks=tuple(node.ranks),
+        agent_code=agent.code if agent and ours else None,
+        agent_signal=agent.signal if agent and ours else None,
+        agent_time=agent.time if agent and ours else None,
+        lost=history.lost.get(node.node_rank, ""),
+        hits=scan_text(texts.agent_err(node.node_rank)),
+        kernel=scan_text(lines, kernel=True) if lines else (),
+        file=f"logs/agent_{node.node_rank}.err",
+    )
+
+
+def _blamed(history: History, texts: Texts) -> Iterator[RankStory]:
+    """Give the ranks that their agent blames, where the ends of its ranks were missed."""
+    for node in history.plan.nodes:
+        agent = history.agent_exits.get(node.node_rank)
+        ends = [history.exits[rank] for rank in node.ranks if rank in history.exits]
+        missed = not any(end.signal is not None or end.code for end in ends if not end.after_stop)
+        if agent is None or agent.clean or agent.after_stop or not missed:
+            continue
+        blame = parse_blame(texts.agent_err(node.node_rank))
+        if blame is None or blame.rank not in node.ranks:
+            continue
+        failure, file, hits = read_words(texts, blame.rank)
+        yield RankStory(
+            rank=blame.rank,
+            node_rank=node.node_rank,
+            local_rank=blame.local_rank,
+            code=blame.code,
+            signal=blame.signal,
+            time=agent.time,
+            failure=failure,
+            hits=hits,
+            file=file,
+        )
