@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orchestrator.errors import ConfigError
+from orchestrator.setting_names import SECTIONS
 from orchestrator.textfiles import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+EXAMPLE = "config/launch.example.yaml"
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
 # YAML 1.1 takes 3e-4 for a text; a person who sets it on the command line means the number.
@@ -26,6 +28,7 @@ class Entry:
     """One key of the `launch:` section."""
 
     key: str
+    """Below hang: as hang.after_s."""
     value: Any
     """As YAML types it."""
     text: Any
@@ -216,14 +219,27 @@ def _build_entries(root: yaml.MappingNode) -> tuple[Entry, ...]:
         return ()
     section = found[0][1]
     if not isinstance(section, yaml.MappingNode):
-        raise ConfigError(
-            "launch: expected a mapping of settings", where=_where(section), remedy="see config/launch.example.yaml"
-        )
+        raise ConfigError("launch: expected a mapping of settings", where=_where(section), remedy=f"see {EXAMPLE}")
     entries = []
     for key, child in _pairs(section):
         name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-        entries.append(Entry(name, _build_value(child, f"launch.{name}"), _build_text(child), _where(key)))
+        entries += _build_inner(name, child) if name in SECTIONS else [_build_entry(name, key, child)]
     return tuple(entries)
+
+
+def _build_inner(section: str, node: yaml.Node) -> list[Entry]:
+    if node.tag == _NULL:
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(
+            f"launch.{section}: expected a mapping of settings", where=_where(node), remedy=f"see {EXAMPLE}"
+        )
+    named = [(key.value if isinstance(key, yaml.ScalarNode) else "?", key, child) for key, child in _pairs(node)]
+    return [_build_entry(f"{section}.{name}", key, child) for name, key, child in named]
+
+
+def _build_entry(name: str, key: yaml.Node, child: yaml.Node) -> Entry:
+    return Entry(name, _build_value(child, f"launch.{name}"), _build_text(child), _where(key))
 
 
 def _build_value(node: yaml.Node, name: str) -> Any:

@@ -160,6 +160,13 @@ def _parse_on_disconnect(raw: Any) -> str:
     return str(raw)
 
 
+def _parse_hang_action(raw: Any) -> str:
+    text = "off" if raw is False else str(raw)  # a bare off is false in YAML
+    if text in {"warn", "stop", "off"}:
+        return text
+    raise ValueError("warn, stop or off")
+
+
 def _parse_color(raw: Any) -> str:
     # A bare no or off is false in YAML; whoever writes that means never.
     text = "never" if raw is False else str(raw)
@@ -235,4 +242,5 @@ Processes = Annotated[str, BeforeValidator(_parse_processes)]
 Ranks = Annotated[str, BeforeValidator(_parse_ranks)]
 Label = Annotated[str, BeforeValidator(_parse_label)]
 Color = Annotated[Literal["auto", "always", "never"], BeforeValidator(_parse_color)]
+HangAction = Annotated[Literal["warn", "stop", "off"], BeforeValidator(_parse_hang_action)]
 OnDisconnect = Annotated[Literal["keep", "stop"], BeforeValidator(_parse_on_disconnect)]

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from orchestrator import kinds
 from orchestrator.config import ConfigFile, read_config
 from orchestrator.errors import ConfigError, UsageError
-
-VARIABLE_PREFIX = "AORTA_LAUNCH_"
+from orchestrator.setting_names import VARIABLE_PREFIX, config_name, flag_name, variable_name
 
 NOT_IN_CONFIG = frozenset(
     {
@@ -27,18 +26,6 @@ NOT_IN_VARIABLES = frozenset(
     {"config_text", "origins", "flag_env", "env", "script", "module", "args", "checks", "require_paths"}
 )
 
-FLAG_NAMES = {
-    "connect_timeout_s": "--connect-timeout",
-    "json_output": "--json",
-    "flag_env": "--env",
-    "timeout_s": "--timeout",
-    "grace_s": "--grace",
-    "checks_skip": "--skip",
-    "checks_only": "--only",
-    "check_level": "--level",
-    "every_finding": "--all",
-}
-"""Where a flag is not simply the key with dashes."""
 CHECK_FLAGS = frozenset({"--level", "--only", "--save-facts", "--from-facts"})
 """Those that launch does not have."""
 
@@ -72,6 +59,13 @@ class Settings(BaseModel):
     lease_s: kinds.SomeSeconds = Field(600.0, description="With stop: how long it goes on without one.")
     log_space_mib: kinds.CountOrZero = Field(2048, description="Most that a run's logs keep on a node; 0: all.")
     join_timeout_s: kinds.SomeSeconds = Field(180.0, description="Time for all agents to meet.")
+    hang_after_s: kinds.SomeSeconds = Field(600.0, description="No output and no step for so long, all idle: a hang.")
+    hang_grace_s: kinds.SomeSeconds = Field(900.0, description="From the start to the first step nothing is judged.")
+    hang_action: kinds.HangAction = Field("warn", description="What comes of a hang: warn, stop (exit code 1) or off.")
+    rank_hook: kinds.Switch = Field(
+        False, description="A hook of ours in every rank: error files without @record, stacks without ptrace."
+    )
+    py_spy: kinds.MaybePath = Field(None, description="A py-spy of this machine for nodes that have none; null: found.")
     ranks: kinds.Ranks = Field("0", description="Ranks that the screen shows: 0, all or a list like 0,3-5.")
 
     env: kinds.Env = Field({}, description="Environment of the ranks; {config}, {output_dir}, {run_id}, {node_rank}.")
@@ -118,18 +112,8 @@ class Settings(BaseModel):
 
 
 def config_keys() -> tuple[str, ...]:
-    """List the keys of the `launch:` section, in the order of the example."""
+    """List the settings that a config can hold, in the order of the example."""
     return tuple(key for key in Settings.model_fields if key not in NOT_IN_CONFIG)
-
-
-def variable_name(key: str) -> str:
-    """Name the variable that sets a key."""
-    return VARIABLE_PREFIX + key.upper()
-
-
-def flag_name(key: str) -> str:
-    """Name the flag that sets a key."""
-    return FLAG_NAMES.get(key, "--" + key.replace("_", "-"))
 
 
 def build_settings(flags: Mapping[str, Any], environ: Mapping[str, str], script_words: Sequence[str] = ()) -> Settings:
@@ -203,19 +187,20 @@ def _find_config(flags: Mapping[str, Any], variables: Mapping[str, str], sets: S
 
 
 def _take_config(config: ConfigFile, values: dict[str, Any], origins: dict[str, str]) -> None:
-    keys = config_keys()
+    keys = {config_name(key): key for key in config_keys()}
     for entry in config.launch:
-        if entry.key not in keys:
+        key = keys.get(entry.key)
+        if key is None:
             near = get_close_matches(entry.key, keys, n=1, cutoff=0.5)
             raise ConfigError(
                 f"unknown key launch.{entry.key}" + (f", did you mean {near[0]}?" if near else ""),
                 where=entry.where,
                 remedy="config/launch.example.yaml names every key of the launch: section",
             )
-        typed = isinstance(entry.value, bool) or not _takes_text(entry.key)
+        typed = isinstance(entry.value, bool) or not _takes_text(key)
         raw = entry.value if typed else entry.text
-        values[entry.key] = _judge(f"launch.{entry.key}", raw, entry.where)
-        origins[entry.key] = f"flag {entry.where}" if entry.where.startswith("--set") else f"config {entry.where}"
+        values[key] = _judge(key, raw, entry.where, f"launch.{entry.key}: ")
+        origins[key] = f"flag {entry.where}" if entry.where.startswith("--set") else f"config {entry.where}"
     if values.get("script") and values.get("module"):
         where = next(entry.where for entry in config.launch if entry.key == "module")
         raise ConfigError("launch.script and launch.module are both given", where=where, remedy="keep one of them")
@@ -266,16 +251,14 @@ def _adapter(key: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotated)
 
 
-def _judge(name: str, raw: Any, where: str) -> Any:
-    key = name.removeprefix("launch.")
+def _judge(key: str, raw: Any, where: str, named: str = "") -> Any:
     try:
         return _adapter(key).validate_python(raw)
     except ValidationError as error:
         cause = error.errors()[0].get("ctx", {}).get("error", error.errors()[0]["msg"])
         shown = "" if key in {"env", "flag_env"} else f", not {raw!r}"
         # A flag or a variable is named by `where`; of a key in the config that is only the file and the line.
-        what = f"{name}: expected {cause}{shown}" if name.startswith("launch.") else f"expected {cause}{shown}"
-        raise ConfigError(what, where=where, remedy=_how_to_set(where)) from None
+        raise ConfigError(f"{named}expected {cause}{shown}", where=where, remedy=_how_to_set(where)) from None
 
 
 def _how_to_set(where: str) -> str:

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from orchestrator.diagnosis.case import Case, Judgement
+from orchestrator.diagnosis.ladder_agents import by_agent_cause, by_lost_node, by_session, by_setup
+from orchestrator.diagnosis.ladder_facts import Facts
+from orchestrator.diagnosis.ladder_own import by_kernel, by_naming, by_own_end
+from orchestrator.diagnosis.ladder_waits import (
+    by_absence,
+    by_keys,
+    by_minority,
+    by_oddness,
+    by_silence,
+    by_success,
+    by_watchdog,
+    undecided,
+)
+
+RUNGS: tuple[Callable[[Facts], Judgement | None], ...] = (
+    by_kernel,
+    by_naming,
+    by_own_end,
+    by_oddness,
+    by_setup,
+    by_agent_cause,
+    by_lost_node,
+    by_session,
+    by_absence,
+    by_watchdog,
+    by_silence,
+    by_minority,
+    by_keys,
+    by_success,
+)
 
 
 def judge(case: Case) -> Judgement:
     """Say what the evidence says."""
-    failed = [story for story in case.ranks if not story.stopped and (story.code or story.signal)]
-    own = [story for story in failed if story.signal or not (story.failure and story.failure.consequence)]
-    first = min(own or failed, key=lambda story: story.time or 0.0, default=None)
-    if first is None:
-        return Judgement(family="UNKNOWN", rule="undecided", confidence="unknown", cause="unknown")
-    error = first.failure.error if first.failure and not first.signal else ""
-    return Judgement(
-        family="CODE" if error else "UNKNOWN",
-        rule="earliest",
-        confidence="likely",
-        cause=error or f"exit code {first.code}",
-        rank=first.rank,
-        node_rank=first.node_rank,
-    )
+    facts = Facts(case)
+    for rung in RUNGS:
+        judgement = rung(facts)
+        if judgement is not None:
+            return judgement
+    return undecided(facts)

@@ -1,11 +1,148 @@
-"""Finds what the catalogue of causes knows in lines of text."""
+"""Finds what the catalogue of causes knows in lines of text, in one pass and without trying every expression."""
 
 from __future__ import annotations
 
-from orchestrator.diagnosis.cause import Hit
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from orchestrator.diagnosis.cause import Cause, Hit
+from orchestrator.diagnosis.causes import CAUSES
+from orchestrator.diagnosis.literals import find_literals
+
+LONGEST = 4000
+"""What stands further right in a line is not looked at: an expression must not meet a megabyte."""
+BLOCK = 256
+_PREFIX = re.compile(r"^\[rank ?\d+\](?::\s?|\s(?=\[|Traceback|\w*Error))")
+
+
+@dataclass(frozen=True)
+class _Rule:
+    cause: Cause
+    expressions: tuple[re.Pattern[str], ...]
+
+
+class Matcher:
+    """A catalogue, made ready to be looked for."""
+
+    def __init__(self, causes: Sequence[Cause]) -> None:
+        """Sort the expressions by the words that they cannot do without."""
+        self._rules: dict[str, list[_Rule]] = {}
+        self._always: list[_Rule] = []
+        for cause in causes:
+            wordless = []
+            for pattern in cause.patterns:
+                expression = re.compile(pattern)
+                words = find_literals(pattern)
+                for word in words:
+                    self._rules.setdefault(word, []).append(_Rule(cause, (expression,)))
+                if not words:
+                    wordless.append(expression)
+            if wordless:
+                self._always.append(_Rule(cause, tuple(wordless)))
+
+    def narrow(self, block: str) -> list[tuple[str, list[_Rule]]]:
+        """Give the words that stand in a block at all, and the rules of each."""
+        return [(word, rules) for word, rules in self._rules.items() if word in block]
+
+    def match(self, text: str, line: int | None, near: Sequence[tuple[str, list[_Rule]]]) -> Iterator[Hit]:
+        """Give every cause that one line speaks of; `near` is what its block can hold."""
+        seen: set[str] = set()
+        rules = [rule for word, rules in near if word in text for rule in rules]
+        for rule in (*rules, *self._always):
+            if rule.cause.id in seen:
+                continue
+            for expression in rule.expressions:
+                found = expression.search(text)
+                if found is not None:
+                    seen.add(rule.cause.id)
+                    groups = {name: value for name, value in found.groupdict().items() if value is not None}
+                    yield Hit(cause=rule.cause, text=text, line=line, groups=groups)
+                    break
+
+
+@cache
+def _matchers() -> tuple[Matcher, Matcher]:
+    spoken = [cause for cause in CAUSES if cause.role != "confirm"]
+    return Matcher(spoken), Matcher([cause for cause in CAUSES if cause.role == "confirm"])
+
+
+def scan_line(text: str, *, kernel: bool = False, line: int | None = None) -> Hit | None:
+    """Find the cause that one line speaks of; of several the one with the highest priority."""
+    return next(scan_lines([text], kernel=kernel, first=line or 1), None)
+
+
+def scan_lines(lines: Iterable[str], *, kernel: bool = False, first: int = 1) -> Iterator[Hit]:
+    """Find the hits of lines, one a line, in their order; memory stays bounded."""
+    matcher = _matchers()[1 if kernel else 0]
+    block: list[str] = []
+    number = first
+    for line in lines:
+        block.append(line)
+        if len(block) == BLOCK:
+            yield from _scan_block(matcher, block, number)
+            number += len(block)
+            block = []
+    yield from _scan_block(matcher, block, number)
+
+
+def _scan_block(matcher: Matcher, block: Sequence[str], first: int) -> Iterator[Hit]:
+    find = _build_finder(matcher, block)
+    for number, line in enumerate(block, start=first):
+        hit = find(number, line)
+        if hit is not None:
+            yield hit
+
+
+def build_finder(block: Sequence[str]) -> Callable[[int, str], Hit | None]:
+    """Prepare for the lines of one block; what it gives finds the cause that a line of it speaks of."""
+    return _build_finder(_matchers()[0], block)
+
+
+def _build_finder(matcher: Matcher, block: Sequence[str]) -> Callable[[int, str], Hit | None]:
+    near = matcher.narrow("\n".join(block))
+
+    def find(number: int, line: str) -> Hit | None:
+        text = _PREFIX.sub("", line.rstrip("\r\n")[:LONGEST])
+        return max(matcher.match(text, number, near), key=lambda hit: hit.cause.priority, default=None)
+
+    return find
 
 
 def scan_text(text: str, *, kernel: bool = False) -> tuple[Hit, ...]:
-    """Find the hits of a text, in the order of its lines."""
-    del text, kernel
-    return ()
+    """Find the hits of a text, one a line, in the order of its lines; they are counted from 1."""
+    return tuple(scan_lines(text.split("\n"), kernel=kernel))
+
+
+_PART = re.compile(r"\[(?P<part>[^\[\]]*\{\w+\}[^\[\]]*)\]")
+_NAME = re.compile(r"\{(?P<name>\w+)\}")
+
+
+def title_of(hit: Hit) -> str:
+    """Fill what was found into the title of a cause."""
+    return fill(hit.cause.title, hit.groups)
+
+
+def remedy_of(hit: Hit) -> str:
+    """Fill what was found into what there is to do."""
+    return fill(hit.cause.remedy, hit.groups)
+
+
+def fill(text: str, groups: Mapping[str, str]) -> str:
+    """Fill groups into their places; a part in square brackets goes with a group that found nothing."""
+
+    def part(found: re.Match[str]) -> str:
+        whole = found["part"]
+        return whole if all(_value(name, groups) for name in _NAME.findall(whole)) else ""
+
+    filled = _NAME.sub(lambda found: _value(found["name"], groups), _PART.sub(part, text))
+    return filled.strip(" :,;")
+
+
+def _value(name: str, groups: Mapping[str, str]) -> str:
+    """Give the value of a group or of one of its twins: name, name2, name3"""
+    for key, value in groups.items():
+        if key == name or (key.startswith(name) and key[len(name) :].isdigit()):
+            return " ".join(value.split())
+    return ""

@@ -39,9 +39,10 @@ def build_verdict(history: History, texts: Texts, ended: float) -> Verdict:
         gpus_held=held,
         gpus_unchecked=unchecked,
     )
-    if unasked and not verdict.remedy:
-        kill = f"aorta-launch kill {history.plan.run_id}"
-        verdict = replace(verdict, remedy=f"{', '.join(unasked)} could not be asked; once it answers again: {kill}")
+    kill = f"aorta-launch kill {history.plan.run_id}"
+    if unasked and kill not in verdict.remedy:
+        ask = f"{', '.join(unasked)} could not be asked; once it answers again: {kill}"
+        verdict = replace(verdict, remedy=f"{verdict.remedy}\n{ask}".strip())
     if (survivors or held) and verdict.state in ("killed", "timed out"):
         # It is only stopped when nothing is left.
         verdict = replace(verdict, state="failed", cause=f"{verdict.cause}; not all of it has ended")

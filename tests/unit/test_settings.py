@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from orchestrator.errors import ConfigError, UsageError
+from orchestrator.setting_names import SECTIONS, config_name
 from orchestrator.settings import Settings, build_settings, config_keys, render_origins, require_script
 
 ROOT = Path(__file__).parents[2]
@@ -166,11 +167,61 @@ def test_the_example_names_every_key_with_its_default_and_what_it_does() -> None
     path = ROOT / "config" / "launch.example.yaml"
     lines = path.read_text().splitlines()
     settings, plain = build_settings({"config": path}, {}), build_settings({}, {})
-    assert tuple(yaml.safe_load(path.read_text())["launch"]) == config_keys()
+    assert flatten(yaml.safe_load(path.read_text())["launch"]) == [config_name(key) for key in config_keys()]
     for key in config_keys():
         assert getattr(settings, key) == getattr(plain, key), key
-        (at,) = (number for number, line in enumerate(lines) if line.startswith(f"  {key}:"))
-        assert lines[at - 1] == f"  # {Settings.model_fields[key].description}"
+        section, _, name = config_name(key).rpartition(".")
+        start = lines.index(f"  {section}:") if section else 0
+        indent = "    " if section else "  "
+        at = next(n for n, line in enumerate(lines) if n >= start and line.startswith(f"{indent}{name}:"))
+        assert lines[at - 1] == f"{indent}# {Settings.model_fields[key].description}"
+
+
+def flatten(section: dict[str, Any]) -> list[str]:
+    inner = {key: value for key, value in section.items() if key in SECTIONS}
+    return [name for key in section for name in ([f"{key}.{one}" for one in inner[key]] if key in inner else [key])]
+
+
+def test_a_section_of_its_own_is_as_strict_and_can_be_set(tmp_path: Path) -> None:
+    flags = config(tmp_path, "launch:\n  hang:\n    after_s: 5m\n    action: off\n")
+    settings = build_settings(flags, {})
+    assert (settings.hang_after_s, settings.hang_grace_s, settings.hang_action) == (300.0, 900.0, "off")
+    assert settings.origins["hang_action"] == f"config {tmp_path}/c.yaml:4"
+    told = build_settings({**flags, "set": ["launch.hang.after_s=5", "launch.rank_hook=yes"]}, {})
+    assert (told.hang_after_s, told.rank_hook) == (5.0, True)
+    assert told.origins["hang_after_s"] == "flag --set launch.hang.after_s=5"
+    again = build_settings({**flags, "hang_action": "stop"}, {"AORTA_LAUNCH_HANG_AFTER_S": "20s"})
+    assert (again.hang_after_s, again.hang_action) == (20.0, "stop")
+    assert build_settings(config(tmp_path, "launch:\n  hang:\n"), {}).hang_after_s == 600.0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("  after: 5", "unknown key launch.hang.after, did you mean hang.after_s?"),
+        ("  action: kill", "launch.hang.action: expected warn, stop or off, not 'kill'"),
+        ("  after_s: 0", "launch.hang.after_s: expected a duration above 0"),
+    ],
+)
+def test_a_wrong_key_of_a_section_is_named_with_its_line(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_settings(config(tmp_path, f"launch:\n  hang:\n  {line}\n"), {})
+    assert caught.value.where == f"{tmp_path}/c.yaml:3"
+    assert words in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("hang: 5m", "launch.hang: expected a mapping of settings"),
+        ("hang_after_s: 5", "unknown key launch.hang_after_s, did you mean hang.after_s?"),
+    ],
+)
+def test_a_section_is_written_in_one_way(tmp_path: Path, line: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_settings(config(tmp_path, f"launch:\n  {line}\n"), {})
+    assert caught.value.where == f"{tmp_path}/c.yaml:2"
+    assert words in caught.value.what
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config").glob("*.yaml")), ids=lambda path: path.name)

@@ -85,9 +85,9 @@ def test_a_rank_that_we_stopped_is_never_the_cause() -> None:
     story.all_run()
     story.rank_ends(0, at=5.0, code=1)
     story.rank_ends(1, at=5.1, code=None, signal=15, after_stop=True)
-    first = story.verdict(err={0: RESET, 1: "last line of progress"}).first_failure
-    assert first is not None
-    assert first.rank == 0
+    verdict = story.verdict(err={0: RESET, 1: "last line of progress"})
+    assert verdict.first_failure is None or verdict.first_failure.rank != 1
+    assert verdict.confidence == "unknown"
 
 
 def test_a_killed_rank_is_named_by_its_signal_and_not_by_its_last_line() -> None:

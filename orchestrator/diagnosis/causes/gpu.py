@@ -105,7 +105,7 @@ GPU = (
         explanation="The node cannot reach a GPU over PCIe any more. Power, a riser, heat or the GPU itself are the reasons.",
         remedy="Leave the node out with `--exclude`, power it off and on (a warm reboot is often not enough), and have the hardware looked at if it comes back.",
         patterns=(
-            r"Unable to determine the device handle for (?:GPU|gpu)\d* ?(?P<gpu>[0-9a-fA-F:.]{7,16})?|GPU has fallen off the bus|\bGPU is lost\b",
+            r"Unable to determine the device handle for GPU ?(?P<gpu>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F.]{2,5})?|GPU has fallen off the bus|\bGPU is lost\b",
         ),
         source="nvidia-smi",
         section="gpu-lost",
@@ -119,7 +119,7 @@ GPU = (
         explanation="The GPU's memory returned data that its check bits could not repair, and the driver ended the work.",
         remedy="Reset the GPU or reboot the node, then look at `nvidia-smi -q -d ECC,ROW_REMAPPER`; leave the node out with `--exclude` if it happens again.",
         patterns=(
-            r"uncorrectable ECC error|[Dd]ouble[- ]bit ECC|CUDA error: (?:uncorrectable|214\b)|cudaErrorECCUncorrectable|CUDA_ERROR_ECC_UNCORRECTABLE|hipErrorECCNotCorrectable",
+            r"uncorrectable ECC error|[Dd]ouble[- ]bit ECC|CUDA error: 214\b|cudaErrorECCUncorrectable|CUDA_ERROR_ECC_UNCORRECTABLE|hipErrorECCNotCorrectable",
         ),
         source="torch",
         section="gpu-memory-error",
@@ -187,7 +187,7 @@ GPU = (
         priority=72,
         title="CUDA was used before a fork",
         explanation="A process that has touched the GPU was forked, usually by a data loader whose data set makes GPU tensors.",
-        remedy="Make tensors on the CPU in the data set, or start the workers with multiprocessing_context=\"spawn\".",
+        remedy='Make tensors on the CPU in the data set, or start the workers with multiprocessing_context="spawn".',
         patterns=(r"Cannot re-initialize (?:CUDA|HIP) in forked subprocess|CUDA error: initialization error",),
         source="torch",
         section="cuda-in-a-forked-process",
@@ -199,7 +199,7 @@ GPU = (
         priority=55,
         title="tensors lie on different devices[: {what} and {other}]",
         explanation="An operation got one tensor on one device and one on another, e.g. a batch that was not moved to the rank's GPU.",
-        remedy="Move the batch and the model to torch.device(\"cuda\", local_rank) before the line of the traceback.",
+        remedy='Move the batch and the model to torch.device("cuda", local_rank) before the line of the traceback.',
         patterns=(
             r"Expected all tensors to be on the same device(?:, but found at least two devices, (?P<what>\S{1,20}) and (?P<other>[\w:]{1,20}))?",
             r"Input type \((?:torch\.)?(?:cuda|hip)\.\w+\) and weight type \(",

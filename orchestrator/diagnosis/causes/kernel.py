@@ -112,7 +112,9 @@ KERNEL = (
         title="a CPU of the node was stuck for {sec} s[ in {comm}]",
         explanation="A processor did nothing else for many seconds; a driver, or a host that takes the machine's time away, holds it.",
         remedy="Look at what the kernel log says around it; update the driver that the trace names.",
-        patterns=(r"(?:soft|hard) lockup - CPU#\d+ stuck for (?P<sec>\d+)s!(?: \[(?P<comm>[^\s:]{1,20}):(?P<pid>\d+)\])?",),
+        patterns=(
+            r"(?:soft|hard) lockup - CPU#\d+ stuck for (?P<sec>\d+)s!(?: \[(?P<comm>[^\s:]{1,20}):(?P<pid>\d+)\])?",
+        ),
         source="Linux",
         section="node-stands-still",
     ),
@@ -162,7 +164,9 @@ KERNEL = (
         title="the node drops packets: a table of its network is full",
         explanation="The kernel keeps a row for each connection or neighbour, and the table has no room left, so packets are thrown away.",
         remedy="Raise net.netfilter.nf_conntrack_max (or net.ipv4.neigh.default.gc_thresh3), or take the nodes' own network out of connection tracking.",
-        patterns=(r"nf_conntrack: table full, dropping packet|neighbou?r(?:: \w+:)? (?:neighbou?r )?table overflow|TCP: out of memory",),
+        patterns=(
+            r"nf_conntrack: table full, dropping packet|neighbou?r(?:: \w+:)? (?:neighbou?r )?table overflow|TCP: out of memory",
+        ),
         source="Linux",
         section="network-table-full",
     ),

@@ -75,7 +75,9 @@ MEMORY = (
         title="no pinned memory left on the host",
         explanation="Memory that the GPU reads directly must stay in RAM; the node has no more of it to give.",
         remedy="Set pin_memory: false or lower dataloader.num_workers and the prefetch; check `ulimit -l`.",
-        patterns=(r"cudaHostAlloc\b.{0,80}(?:failed|out of memory)|(?:pin memory|Pin memory) thread exited unexpectedly|Failed to allocate pinned memory",),
+        patterns=(
+            r"cudaHostAlloc\b.{0,80}(?:failed|out of memory)|(?:pin memory|Pin memory) thread exited unexpectedly|Failed to allocate pinned memory",
+        ),
         source="torch",
         section="out-of-memory-on-the-host",
     ),
@@ -86,7 +88,7 @@ MEMORY = (
         priority=40,
         title="a process was killed (SIGKILL)",
         explanation="A shell reports that its child got SIGKILL; whether memory ran out or somebody sent it, the kernel log decides.",
-        remedy="Look at `dmesg` on that node for \"Killed process\"; without such a line a person or another program sent the signal.",
+        remedy='Look at `dmesg` on that node for "Killed process"; without such a line a person or another program sent the signal.',
         patterns=(r"^\s*(?:\S{1,200}: line \d+:\s+)?(?P<pid>\d{1,8})?\s*Killed\s*(?:$|\(|\w*python|torchrun|\S*/)",),
         source="a run of ours",
         section="killed-by-sigkill",
@@ -96,7 +98,7 @@ MEMORY = (
         family="SHM",
         role="cause",
         priority=95,
-        title="/dev/shm is full",
+        title="shared memory (/dev/shm) is full",
         explanation="Data-loader workers hand batches over in shared memory, and the node (often a container with 64 MiB) has no room left there.",
         remedy="Enlarge it: `sudo mount -o remount,size=16G /dev/shm` (Docker: --shm-size=16g), or lower dataloader.num_workers.",
         patterns=(

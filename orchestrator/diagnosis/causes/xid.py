@@ -13,11 +13,13 @@ FIRMWARE = (38, 61, 62, 109, 110, 119, 120, 143, 158)
 BUS = (79,)
 AFTERWARDS = (45, 154)
 """Told after another one, as its consequence."""
+KNOWN = (*APPLICATION, *MEMORY, *RETIRED, *LINKS, *FIRMWARE, *BUS, *AFTERWARDS)
 
 
-def _xid(numbers: tuple[int, ...]) -> str:
+def _xid(numbers: tuple[int, ...], *, others: bool = False) -> str:
     which = "|".join(str(number) for number in numbers)
-    return rf"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<xid>{which})(?!\d)(?:, pid='?(?P<pid>\d+))?"
+    number = rf"(?!(?:{which})\b)\d+" if others else which
+    return rf"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]{{7,16}})\): (?P<xid>{number})\b(?:, pid='?(?P<pid>\d+))?"
 
 
 XID = (
@@ -113,7 +115,7 @@ XID = (
         title="the driver reports an error of GPU {bdf} (Xid {xid})",
         explanation="NVIDIA's driver wrote an error record whose number is in none of the classes known here.",
         remedy="Look the number up in NVIDIA's list of Xid errors; reset the GPU if it does not work any more.",
-        patterns=(r"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]+)\): (?P<xid>\d+)(?:, pid='?(?P<pid>\d+))?",),
+        patterns=(_xid(KNOWN, others=True),),
         source="NVIDIA driver",
         section="other-gpu-error-record",
     ),
@@ -126,7 +128,7 @@ XID = (
         explanation="The error records of the GPU (RAS) hold an error that could not be repaired, or too many bad pages.",
         remedy="Reboot the node; `amd-smi bad-pages` and `amd-smi metric --ecc` show the state; have the GPU replaced if it comes back.",
         patterns=(
-            r"amdgpu(?: (?P<bdf>[0-9a-fA-F:.]{7,14}))?.{0,120}(?:uncorrectable hardware error|RAS poison|[Bb]ad page(?:s)? (?:threshold|over)|poison (?:is )?(?:consumed|consumption)|ERREVENT_ATHUB)",
+            r"amdgpu(?: (?P<bdf>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d))?.{0,120}(?:uncorrectable hardware error|RAS poison|[Bb]ad page(?:s)? (?:threshold|over)|poison (?:is )?(?:consumed|consumption)|ERREVENT_ATHUB)",
         ),
         source="amdgpu driver",
         section="gpu-memory-error",
@@ -140,7 +142,7 @@ XID = (
         explanation="A queue of the GPU made no progress and the driver reset it; all that ran there is lost.",
         remedy="Reboot the node if the reset failed; leave the node out with `--exclude` when the same GPU does it again.",
         patterns=(
-            r"amdgpu(?: (?P<bdf>[0-9a-fA-F:.]{7,14}))?.{0,120}(?:ring \S{1,40} timeout|GPU reset (?:begin|failed)|device lost from bus|GPU recovery disabled|[Ff]ailed to (?:evict|suspend) (?:queue|process))",
+            r"amdgpu(?: (?P<bdf>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d))?.{0,120}(?:ring \S{1,40} timeout|GPU reset (?:begin|failed)|device lost from bus|GPU recovery disabled|[Ff]ailed to (?:evict|suspend) (?:queue|process))",
         ),
         source="amdgpu driver",
         section="gpu-hang",
@@ -154,7 +156,7 @@ XID = (
         explanation="A kernel met an address that is not mapped; the GPU itself is most likely well.",
         remedy="Launch with `--env AMD_SERIALIZE_KERNEL=3` to find the kernel.",
         patterns=(
-            r"amdgpu(?: (?P<bdf>[0-9a-fA-F:.]{7,14}))?.{0,120}(?:retry|no-retry|VM) ?page fault(?:.{0,160}?pid (?P<pid>\d+))?",
+            r"amdgpu(?: (?P<bdf>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d))?.{0,120}(?:retry|no-retry|VM) ?page fault(?:.{0,160}?pid (?P<pid>\d+))?",
         ),
         source="amdgpu driver",
         section="memory-access-fault-by-gpu",

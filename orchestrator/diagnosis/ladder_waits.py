@@ -1,0 +1,248 @@
+"""The rungs for runs in which everybody waited: who left early, who never complained, who was elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+from orchestrator.diagnosis.case import Judgement, RankStory
+from orchestrator.diagnosis.ladder_facts import Facts, list_ranks, show
+from orchestrator.values import Evidence
+
+LEAST_FOR_A_MAJORITY = 2
+_KEY_RANK = re.compile(r"/(?P<rank>\d+)$")
+
+
+def by_oddness(facts: Facts) -> Judgement | None:
+    """Stacks or flight recorders show who does something else than all others."""
+    odd = facts.case.odd
+    if odd is None:
+        return None
+    rank = odd.ranks[0] if odd.ranks else None
+    return Judgement(
+        family=odd.family,
+        rule=odd.rule,
+        confidence=odd.confidence,
+        cause=odd.cause,
+        cause_id="rule.hang" if odd.family == "HANG" else "rule.mismatch",
+        rank=rank,
+        node_rank=_node_of(facts, rank),
+        ranks=odd.ranks,
+        reason=f"told by their {odd.rule}s" if odd.rule == "flight recorder" else "told by their stacks",
+        evidence=odd.evidence,
+    )
+
+
+def _node_of(facts: Facts, rank: int | None) -> int | None:
+    if rank is None:
+        return None
+    if rank in facts.by_rank:
+        return facts.by_rank[rank].node_rank
+    return next((node.node_rank for node in facts.case.nodes if rank in node.ranks), None)
+
+
+def by_absence(facts: Facts) -> Judgement | None:
+    """A rank ended well while all that failed only felt somebody go."""
+    left = facts.absent
+    if not left or not facts.victims or len(left) > len(facts.case.ranks) // 2:
+        return None
+    first = min(left, key=lambda story: (story.time if story.time is not None else 0.0, story.rank))
+    return Judgement(
+        family="EARLY_EXIT",
+        rule="absence",
+        confidence="likely",
+        cause=f"{list_ranks(story.rank for story in left)} left with exit code 0 while the others went on",
+        cause_id="rule.early_exit",
+        rank=first.rank,
+        node_rank=first.node_rank,
+        ranks=tuple(story.rank for story in left),
+        reason=f"{list_ranks(story.rank for story in facts.victims)} lost a peer, and of all ranks only this one did not fail",
+        evidence=show(first),
+        remedy="give every rank as many steps: drop_last, a sampler that pads, or the Join context of DDP",
+    )
+
+
+def by_watchdog(facts: Facts) -> Judgement | None:
+    """NCCL's watchdogs tell how far each rank came: the one that enqueued least never came to the collective."""
+    came: dict[int, int] = {}
+    for story in facts.case.ranks:
+        numbers = [int(hit.groups["enq"]) for hit in story.hits if hit.groups.get("enq", "").lstrip("-").isdigit()]
+        if numbers:
+            came[story.rank] = min(numbers)
+    if len(came) <= LEAST_FOR_A_MAJORITY:
+        return None
+    most = Counter(came.values()).most_common(1)[0][0]
+    late = sorted(rank for rank, number in came.items() if number < most)
+    if not late or len(late) * 2 >= len(came):
+        return None
+    first = facts.by_rank[min(late, key=lambda rank: (came[rank], rank))]
+    return Judgement(
+        family="HANG",
+        rule="watchdog",
+        confidence="likely",
+        cause=f"{list_ranks(late)} never came to collective {came[first.rank] + 1}",
+        cause_id="rule.hang",
+        rank=first.rank,
+        node_rank=first.node_rank,
+        ranks=tuple(late),
+        reason=f"it enqueued {came[first.rank]} collectives, the others {most}",
+        evidence=show(first),
+        remedy="look at what that rank did instead: its stack, its data, its disk",
+    )
+
+
+def by_silence(facts: Facts) -> Judgement | None:
+    """All others waited in vain; one never said a word, and was stopped."""
+    quiet = [
+        story for story in facts.silent if story.stopped or story.runs or story.signal is not None or facts.case.watched
+    ]
+    if not facts.waiters or not quiet:
+        return None
+    named = _keyed(facts)
+    if len(quiet) > 1 and named in {story.rank for story in quiet}:
+        quiet = [story for story in quiet if story.rank == named]
+    nodes = {story.node_rank for story in quiet}
+    if len(quiet) > 1 and (len(nodes) > 1 or len(quiet) * 2 >= len(facts.case.ranks)):
+        return None
+    first = min(quiet, key=lambda story: story.rank)
+    complained = len(facts.victims)
+    alone = len(quiet) == 1
+    return Judgement(
+        family="HANG",
+        rule="silence",
+        confidence="likely" if alone else "unknown",
+        cause=f"{list_ranks(story.rank for story in quiet)} never came to the collective that all others waited in",
+        cause_id="rule.silence",
+        rank=first.rank if alone else None,
+        node_rank=first.node_rank,
+        ranks=tuple(story.rank for story in quiet),
+        reason=f"{complained} of {len(facts.case.ranks)} ranks waited in vain; {list_ranks(story.rank for story in quiet)} never complained",
+        evidence=(*show(first), *(place for story in facts.waiters[:1] for place in show(story))),
+        remedy="look at what that rank did before: data, storage, a lock; the next time `aorta-launch stacks` shows it",
+    )
+
+
+def by_minority(facts: Facts) -> Judgement | None:
+    """All failed of the same, but one of them somewhere else in the script."""
+    frames = {
+        story.rank: story.failure.where for story in facts.victims if story.failure is not None and story.failure.where
+    }
+    seen = Counter(frames.values())
+    if len(seen) <= 1 or not facts.waiters:
+        return None
+    usual, often = seen.most_common(1)[0]
+    odd = sorted(rank for rank, where in frames.items() if where != usual)
+    if often < LEAST_FOR_A_MAJORITY or len(odd) >= often:
+        return None
+    first = facts.by_rank[odd[0]]
+    return Judgement(
+        family="MISMATCH",
+        rule="minority",
+        confidence="likely",
+        cause=f"{list_ranks(odd)} was in another collective than the others",
+        cause_id="rule.mismatch",
+        rank=first.rank,
+        node_rank=first.node_rank,
+        ranks=tuple(odd),
+        reason=f"{often} ranks failed at {usual}, {list_ranks(odd)} at {frames[first.rank]}",
+        evidence=show(first),
+        remedy="run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL`, which names the collective of every rank",
+    )
+
+
+def _keyed(facts: Facts) -> int | None:
+    """Give the first rank whose key in the store the others missed."""
+    told = Counter(
+        int(found["rank"])
+        for story in facts.victims
+        for hit in story.hits
+        if hit.cause.id == "rdzv.keys" and (found := _KEY_RANK.search(hit.groups.get("keys", "")))
+    )
+    return told.most_common(1)[0][0] if told else None
+
+
+def by_keys(facts: Facts) -> Judgement | None:
+    """Everybody missed the key of one rank in the store: that rank never came."""
+    rank = _keyed(facts)
+    if rank is None:
+        return None
+    story = facts.by_rank.get(rank)
+    if story is not None and facts.is_victim(story):
+        return None
+    node_rank = _node_of(facts, rank)
+    return Judgement(
+        family="RDZV",
+        rule="keys",
+        confidence="likely" if story is None else "unknown",
+        cause=f"rank {rank} never came to the start of the process group",
+        cause_id="rdzv.keys",
+        rank=rank,
+        node_rank=node_rank,
+        ranks=(rank,),
+        reason="the others waited for its key in the store; there is no word of it",
+        evidence=tuple(place for one in facts.victims[:1] for place in show(one)),
+        remedy="look at the log of that rank and its node: it failed before, was slow, or was never started",
+    )
+
+
+def by_success(facts: Facts) -> Judgement | None:
+    """Nothing failed: every process ended with code 0, or nothing at all tells of an end."""
+    nodes, ranks = facts.case.nodes, facts.case.ranks
+    if facts.case.watched or any(
+        story.code or story.signal or facts.words[story.rank].kind != "none" for story in ranks
+    ):
+        return None
+    if any(node.agent_code or node.agent_signal or node.claims or node.lost for node in nodes):
+        return None
+    ended = all(node.agent_code == 0 for node in nodes)
+    return Judgement(
+        family="OK",
+        rule="exits",
+        confidence="certain" if ended else "unknown",
+        cause="" if ended else "nothing tells of a failure, and nothing of an end",
+        reason="every agent ended with exit code 0" if ended else "the logs end without a word of how it ended",
+    )
+
+
+def undecided(facts: Facts) -> Judgement:
+    """Say what is known, and blame nobody."""
+    first = _earliest(facts)
+    evidence: tuple[Evidence, ...] = tuple(place for story in facts.victims[:3] for place in show(story))
+    if facts.waiters:
+        return Judgement(
+            family="HANG",
+            rule="undecided",
+            confidence="unknown",
+            cause="all ranks waited for each other in vain",
+            cause_id="rule.hang",
+            reason=f"{len(facts.waiters)} ranks waited in vain, and nothing tells for whom",
+            evidence=evidence,
+            remedy="run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL` and the flight recorder; check the links between the nodes",
+        )
+    cause = "unknown"
+    lines: tuple[str, ...] = ()
+    if first is not None and first.failure is not None:
+        lines = (first.failure.error,)
+        cause = first.failure.error if not facts.is_victim(first) else "ranks lost their peers, and none says why"
+    elif first is not None and (first.code or first.signal):
+        cause = f"exit code {first.code}" if first.code else f"ended by signal {first.signal}"
+    known = first is not None and not facts.is_victim(first)
+    result = Judgement(
+        family="UNKNOWN",
+        rule="undecided",
+        confidence="unknown",
+        cause=cause,
+        reason="nothing of what is known tells who broke first",
+        evidence=evidence or (show(first) if first else ()),
+        last_lines=lines,
+    )
+    return replace(result, rank=first.rank, node_rank=first.node_rank) if first is not None and known else result
+
+
+def _earliest(facts: Facts) -> RankStory | None:
+    failed = [story for story in facts.case.ranks if (story.code or story.signal) and not story.stopped]
+    own = [story for story in failed if not facts.is_victim(story)]
+    return min(
+        own or failed, key=lambda story: (story.time if story.time is not None else 0.0, story.rank), default=None
+    )

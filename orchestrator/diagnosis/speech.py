@@ -1,0 +1,164 @@
+"""What one speaker of a log said last: its exceptions as they come, line by line, in bounded memory."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from orchestrator.diagnosis.cause import Hit
+from orchestrator.diagnosis.tracebacks import Failure
+
+MOST_FRAMES = 40
+MOST_HITS = 60
+MOST_UTTERANCES = 64
+LAST_LINES = 8
+NEAR = 60
+"""Lines after an exception that can still explain it."""
+GENERIC = 10
+"""Priorities below it belong to exceptions of which no more is known."""
+PATIENCE = 400
+"""Lines without an exception after which a traceback that never ended is given up."""
+
+_START = re.compile(r"^\s{0,4}(?:Original )?Traceback \(most recent call last\)")
+_CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python")
+_AGENT = ("/torch/distributed/run.py", "/torch/distributed/launcher/api.py", "/torch/distributed/elastic/agent/")
+EXCEPTION = re.compile(
+    r"^(?:[a-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Fault|Failure|Iteration|Timeout|Expired|Empty|Full|Abort|NotMet|Violation|Killed|Cancelled)"
+    r"|(?:[a-z_]\w*\.)+[A-Z]\w+)(?::\s.*|:)?$"
+)
+"""An exception as Python tells it, sure enough among other lines: a known ending, or a module before it."""
+_NAME = re.compile(r"^[A-Z]\w*(?::\s.*|:)?$")
+_NO_NAME = re.compile(
+    r"^(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL|NOTE|TRACE|Epoch|Step|Iter|Loss|Rank|Train|Eval)\b"
+)
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One exception with all that led to it, or a native crash."""
+
+    failure: Failure
+    hits: tuple[Hit, ...]
+    start: int
+    end: int
+    agent: bool
+    """The elastic agent raised it, not a rank."""
+
+
+@dataclass
+class Speech:
+    """Follows one speaker."""
+
+    utterances: deque[Utterance] = field(default_factory=lambda: deque(maxlen=MOST_UTTERANCES))
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    loose: deque[Hit] = field(default_factory=lambda: deque(maxlen=MOST_HITS))
+    """Hits outside of any traceback."""
+    last: int = 0
+    """Where it spoke last."""
+    _open: int = 0
+    _start: int = 0
+    _agent: bool = False
+    _chained: bool = False
+    _frames: list[str] = field(default_factory=list)
+    _hits: list[Hit] = field(default_factory=list)
+    _weak: tuple[int, str] | None = None
+    shared: bool = False
+    """Several processes speak: what follows an exception need not belong to it."""
+
+    def feed(self, number: int, text: str, hit: Hit | None) -> None:
+        """Take one line, without its prefix."""
+        self.last = number
+        if text.strip():
+            self.last_lines.append(text[:300])
+        if _START.match(text):
+            if text.lstrip().startswith("Original"):
+                # A worker's exception, told again by the rank that it worked for.
+                self._chain(keep_frames=True)
+            self._begin(number)
+        elif text.startswith(_CHAIN):
+            self._chain()
+        elif self._open:
+            self._read(number, text, hit)
+        elif hit is not None:
+            self._after(number, hit, text)
+
+    def end(self) -> None:
+        """Take what is in hand: the log is over."""
+        while self._open:
+            self._give_up()
+
+    def _begin(self, number: int) -> None:
+        if self._open == 0 or number - self._start > PATIENCE:
+            while self._open:
+                self._give_up()
+            if not self._chained:
+                self._frames, self._hits, self._agent = [], [], False
+                self._start = number
+            self._weak = None
+        self._chained = False
+        self._open += 1
+
+    def _chain(self, *, keep_frames: bool = False) -> None:
+        """Take the exception before this line back: it is a part of the one that follows."""
+        if self.utterances and self._open == 0:
+            before = self.utterances.pop()
+            self._start, self._agent = before.start, before.agent
+            self._hits = list(before.hits)
+            self._frames = list(before.failure.frames) if keep_frames else []
+            self._chained = True
+
+    def _read(self, number: int, text: str, hit: Hit | None) -> None:
+        frame = _FRAME.match(text)
+        if frame is not None:
+            self._agent = self._agent or any(part in frame["file"] for part in _AGENT)
+            if not any(part in frame["file"] for part in _LIBRARY) and len(self._frames) < MOST_FRAMES:
+                place = f"{frame['file']}:{frame['line']}"
+                self._frames.append(place + (f" in {frame['function']}" if frame["function"] else ""))
+            return
+        if hit is not None and len(self._hits) < MOST_HITS:
+            self._hits.append(hit)
+        if EXCEPTION.match(text):
+            self._close(number, text)
+        elif self._weak is None and _NAME.match(text) and not _NO_NAME.match(text):
+            self._weak = (number, text)
+        elif number - self._start > PATIENCE:
+            self._give_up()
+
+    def _close(self, number: int, text: str) -> None:
+        frames = tuple(self._frames)
+        failure = Failure(error=text.strip()[:500], where=frames[-1] if frames else "", line=number, frames=frames)
+        hits = tuple(self._hits)
+        self.utterances.append(Utterance(failure, hits, self._start, number, self._agent))
+        self._open -= 1
+        if self._open == 0:
+            self._hits, self._agent = [], False
+        else:
+            # Two that are interleaved: what was found at the end of the one is not of the other.
+            self._hits = [hit for hit in self._hits if hit.line != number]
+
+    def _give_up(self) -> None:
+        if self._weak is not None:
+            number, text = self._weak
+            self._weak = None
+            self._close(number, text)
+            return
+        self.loose.extend(self._hits)
+        self._open, self._hits, self._agent = 0, [], False
+
+    def _after(self, number: int, hit: Hit, text: str) -> None:
+        """Keep what was said after an exception, or without any."""
+        self.loose.append(hit)
+        if not self.utterances or EXCEPTION.match(text):
+            return
+        last = self.utterances[-1]
+        near = number - last.end <= (NEAR if not self.shared else 1)
+        if near and not last.agent and len(last.hits) < MOST_HITS and not any(map(is_telling, last.hits)):
+            self.utterances[-1] = Utterance(last.failure, (*last.hits, hit), last.start, last.end, last.agent)
+
+
+def is_telling(hit: Hit) -> bool:
+    """Tell whether a hit knows more than that an exception was raised."""
+    return hit.cause.role != "noise" and hit.cause.priority >= GENERIC
