@@ -15,7 +15,9 @@ from orchestrator.flags import CHECK, CHECK_SCRIPT, LAUNCH, SCRIPT_WORDS, SHARED
 from orchestrator.house_verbs import add_house_verbs
 from orchestrator.log_verbs import add_log_verbs
 from orchestrator.run_verbs import add_run_verbs
+from orchestrator.stacks_verb import add_stacks_verb
 from orchestrator.values import Exit
+from orchestrator.why_verb import add_why_verb
 from orchestrator.words import CallWords, split_words
 
 if TYPE_CHECKING:
@@ -151,7 +153,9 @@ def _build(flags: dict[str, Any]) -> Settings:
 
 
 add_run_verbs(app, _build)
+add_stacks_verb(app, _build)
 add_log_verbs(app, _build)
+add_why_verb(app, _build)
 add_house_verbs(app, _build)
 
 

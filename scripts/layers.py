@@ -50,6 +50,8 @@ ROOM_OF_FILE = {
     "house_verbs": "cli",
     "house_actions": "actions",
     "stranger_actions": "actions",
+    "why_verb": "cli",
+    "why_actions": "actions",
 }
 PURE_ROOMS = frozenset({"values", "errors", "nodelist", "settings", "facts", "plan", "checks", "diagnosis"})
 IMPURE_MODULES = frozenset({"socket", "subprocess", "time", "threading", "asyncio", "select", "selectors"})

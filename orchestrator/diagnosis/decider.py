@@ -61,6 +61,7 @@ class Decider:
             "kill": self._kill,
             "time_limit": self._time_limit,
             "hang": self._hang,
+            "hang_over": lambda event: [Order(say=str(event.data.get("words", "")))],
             "tick": self._tick,
         }.get(event.kind)
         return judge(event) if judge is not None else []
@@ -235,11 +236,11 @@ class Decider:
         )
 
     def _hang(self, event: Event) -> list[Order]:
-        # Its report has been said by whoever made it, and what it tells is saved.
+        words = str(event.data.get("words", ""))
         if event.data.get("action") != "stop":
-            return []
+            return [Order(say=words)]
         cause = str(event.data.get("cause", "the run hangs"))
-        say = "stopping every node, because of the hang"
+        say = f"{words}\nstopping every node, because of the hang".lstrip("\n")
         return self._stop("hang", event, grace_s=self.plan.failure_grace_s, say=say, detail=cause)
 
     def _tick(self, event: Event) -> list[Order]:

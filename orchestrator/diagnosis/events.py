@@ -36,6 +36,7 @@ Kind = Literal[
     "kill",
     "leave",
     "hang",
+    "hang_over",
     "time_limit",
     "tick",
 ]

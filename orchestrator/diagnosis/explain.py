@@ -43,6 +43,19 @@ def explain(history: History, texts: Texts) -> Explained:
     return Explained(judgement, first, _gather(judgement, texts, story.rank, story.node_rank))
 
 
+def explain_hang(history: History, texts: Texts) -> tuple[str, tuple[Evidence, ...]]:
+    """Say whether a run hung before it ran out of time, as far as anything tells it."""
+    case = build_case(history, texts)
+    if case.odd is not None:
+        return f"before that it hung: {case.odd.cause}", case.odd.evidence
+    word = judge(case)
+    if word.family not in ("HANG", "MISMATCH") or word.rank is None:
+        return "", ()
+    place = f"rank {word.rank}" + (f" on node {word.node_rank}" if word.node_rank is not None else "")
+    said = f"before that it hung: {place}: {word.cause} ({word.reason})"
+    return said, tuple(texts.place(evidence) for evidence in word.evidence)
+
+
 def _explain_own(history: History, texts: Texts) -> Explained | None:
     """Explain what happened to our own processes on a node: no rank is to blame."""
     killed = history.supervisors_lost & {history.stop_node}

@@ -56,8 +56,8 @@ def _setup(
 
 def _exit_barrier(facts: Facts) -> Judgement | None:
     stuck = _have(facts, "rdzv.exit_barrier")
-    complaining = [story for story in facts.case.ranks if story.failure is not None]
-    if not stuck or complaining:
+    complaining = any(facts.words[story.rank].kind != "none" or story.signal for story in facts.case.ranks)
+    if not stuck or complaining or _any_rank_failed(facts):
         return None
     return _setup(
         facts,
@@ -105,6 +105,10 @@ def _each_alone(facts: Facts) -> Judgement | None:
         reason=f"all {len(nodes)} agents ran, and each gave up waiting for the others",
         remedy="name the head by an address that all nodes reach: localhost is another machine on each of them",
     )
+
+
+def _any_rank_failed(facts: Facts) -> bool:
+    return any(story.failure is not None or story.code for story in facts.case.ranks)
 
 
 def _any_rank(facts: Facts) -> bool:
@@ -230,6 +234,10 @@ def by_session(facts: Facts) -> Judgement | None:
     if not told_by:
         return None
     numbers = {node.node_rank: int(hit.groups.get("sig") or hit.groups.get("sig2") or TERM) for node, hit in told_by}
+    hurt = {story.node_rank for story in facts.victims}
+    if set(numbers.values()) == {TERM} and (hurt & numbers.keys() or (hurt and len(numbers) == len(facts.case.nodes))):
+        # Whoever stops a run that broke does the same.
+        return None
     together = len(numbers) == len(facts.case.nodes) and set(numbers.values()) == {TERM}
     node, hit = told_by[0]
     cause, remedy, cause_id = told(hit)
@@ -254,7 +262,9 @@ def by_lost_node(facts: Facts) -> Judgement | None:
     away = [node for node in facts.case.nodes if node not in gone]
     lost_peers = [story for story in facts.victims if story.node_rank not in {node.node_rank for node in gone}]
     lost_store = [node for node, _ in _have(facts, "rdzv.conn_lost") if node in away]
-    if len(gone) != 1 or not (lost_peers or lost_store):
+    told_ends = any(one.agent_code is not None or one.agent_signal is not None or one.lost for one in facts.case.nodes)
+    # Where no log tells how its agent ended, a quiet end alone is what a good one looks like.
+    if len(gone) != 1 or not (lost_store or (lost_peers and told_ends)):
         return None
     node = gone[0]
     who = list_ranks(story.rank for story in lost_peers) if lost_peers else f"the agent of {lost_store[0].name}"

@@ -42,7 +42,7 @@ class Word:
 
 def weigh(story: RankStory) -> Word:
     """Weigh the last words of a rank: its first exception counts, what follows from that does not."""
-    telling = [hit for hit in story.hits if is_telling(hit)]
+    telling = [hit for hit in story.hits if is_telling(hit) and "enq" not in hit.groups]
     victim = next((place for place, hit in enumerate(telling) if hit.cause.role == "victim"), len(telling))
     causes = [hit for hit in telling[:victim] if hit.cause.role == "cause" and hit.cause.id not in STORE]
     if causes:
@@ -114,7 +114,9 @@ class Facts:
     def is_victim(self, story: RankStory) -> bool:
         """Tell whether a rank's words are about somebody else."""
         word = self.words[story.rank]
-        return word.kind == "victim" or (word.kind == "hint" and word.cause_id in WAITED | STORE)
+        return word.kind == "victim" or (
+            word.kind == "hint" and (word.cause_id in WAITED | STORE or is_about_others(word))
+        )
 
     def crashed(self, story: RankStory) -> bool:
         """Tell whether a rank was ended by a signal that nobody's agent sends."""
@@ -132,6 +134,33 @@ STORE = frozenset({"rdzv.clients", "rdzv.connect_to", "rdzv.refused", "rdzv.join
 def waited(story: RankStory) -> bool:
     """Tell whether a rank says that it waited in vain."""
     return any(hit.cause.id in WAITED or hit.cause.family == "HANG" for hit in story.hits if hit.cause.role != "cause")
+
+
+def strength(facts: Facts, story: RankStory) -> int:
+    """Say how sure it is that a rank broke by itself: 3 a signal, 2 a known cause, 1 an exception or code, 0 not."""
+    word = facts.words[story.rank]
+    if story.code == 0 or story.runs:
+        return 0
+    if story.stopped:
+        # Its words were said before it was told to end.
+        return 2 if word.kind == "cause" and not facts.case.watched else 0
+    ended = signal_of(story.code, story.signal)
+    if ended == KILL or (ended in CRASHES and not facts.is_victim(story)):
+        return 3
+    if word.kind == "cause" or facts.is_victim(story):
+        return 2 if word.kind == "cause" else 0
+    told_why = word.kind == "own" or (word.kind == "hint" and not is_about_others(word))
+    return 1 if told_why or (story.code not in PLAIN_CODES and ended is None) else 0
+
+
+def is_about_others(word: Word) -> bool:
+    """Tell whether a hint is about ranks that did not come: whoever gives it waited for them."""
+    return word.hit is not None and word.hit.cause.family == "HANG"
+
+
+def moment(story: RankStory) -> float:
+    """Give the time of its end; what is unknown comes last."""
+    return story.time if story.time is not None else float("inf")
 
 
 def list_ranks(ranks: Iterable[int], most: int = 8) -> str:

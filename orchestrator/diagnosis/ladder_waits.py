@@ -11,6 +11,7 @@ from orchestrator.diagnosis.ladder_facts import Facts, list_ranks, show
 from orchestrator.values import Evidence
 
 LEAST_FOR_A_MAJORITY = 2
+_GROUP = re.compile(r"\[PG (?:ID )?(?P<name>\w+)")
 _KEY_RANK = re.compile(r"/(?P<rank>\d+)$")
 
 
@@ -64,29 +65,37 @@ def by_absence(facts: Facts) -> Judgement | None:
 
 
 def by_watchdog(facts: Facts) -> Judgement | None:
-    """NCCL's watchdogs tell how far each rank came: the one that enqueued least never came to the collective."""
-    came: dict[int, int] = {}
+    """NCCL's watchdogs tell how far each rank came: one that enqueued less than what timed out never came to it."""
+    groups: dict[str, dict[int, int]] = {}
+    timed_out: dict[str, int] = {}
     for story in facts.case.ranks:
-        numbers = [int(hit.groups["enq"]) for hit in story.hits if hit.groups.get("enq", "").lstrip("-").isdigit()]
-        if numbers:
-            came[story.rank] = min(numbers)
-    if len(came) <= LEAST_FOR_A_MAJORITY:
-        return None
-    most = Counter(came.values()).most_common(1)[0][0]
-    late = sorted(rank for rank, number in came.items() if number < most)
-    if not late or len(late) * 2 >= len(came):
-        return None
+        for hit in story.hits:
+            if hit.groups.get("enq", "").isdigit():
+                name = found["name"] if (found := _GROUP.search(hit.text)) else ""
+                came = groups.setdefault(name, {})
+                came[story.rank] = min(came.get(story.rank, int(hit.groups["enq"])), int(hit.groups["enq"]))
+                if hit.groups.get("seq", "").isdigit():
+                    timed_out[name] = min(timed_out.get(name, int(hit.groups["seq"])), int(hit.groups["seq"]))
+    for name, came in sorted(groups.items()):
+        late = sorted(rank for rank, number in came.items() if number < timed_out.get(name, 0))
+        if late and len(late) * 2 <= len(came):
+            return _late(facts, late, came, timed_out[name])
+    return None
+
+
+def _late(facts: Facts, late: list[int], came: dict[int, int], sequence: int) -> Judgement:
     first = facts.by_rank[min(late, key=lambda rank: (came[rank], rank))]
+    others = max(came.values())
     return Judgement(
         family="HANG",
         rule="watchdog",
         confidence="likely",
-        cause=f"{list_ranks(late)} never came to collective {came[first.rank] + 1}",
+        cause=f"{list_ranks(late)} never came to collective {sequence}",
         cause_id="rule.hang",
         rank=first.rank,
         node_rank=first.node_rank,
         ranks=tuple(late),
-        reason=f"it enqueued {came[first.rank]} collectives, the others {most}",
+        reason=f"it enqueued {came[first.rank]} collectives, others {others}, and number {sequence} timed out",
         evidence=show(first),
         remedy="look at what that rank did instead: its stack, its data, its disk",
     )

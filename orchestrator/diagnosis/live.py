@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.diagnosis.case import Case, NodeStory, Odd, RankStory
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.history import History
+from orchestrator.diagnosis.nodelog import last_words
 from orchestrator.diagnosis.scan import scan_text
 from orchestrator.diagnosis.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
 from orchestrator.values import Evidence, NodePlan, RankExit
@@ -116,14 +117,23 @@ def _was_stopped(exit_: RankExit, history: History) -> bool:
 def read_words(texts: Texts, rank: int) -> tuple[Failure | None, str, tuple[Hit, ...]]:
     """Read what a rank said last: its exception, the file that holds it, and what the catalogue knows of it."""
     err = texts.rank_err(rank)
-    hits, stream = scan_text(err), "err"
-    failure = parse_error_file(texts.rank_error_file(rank)) or parse_failure(err)
-    if not err.strip():
+    told = parse_error_file(texts.rank_error_file(rank))
+    failure, hits = _say(err)
+    if failure is None and not hits:
         # Many a script says why it stops on stdout alone.
         out = texts.rank_out(rank)
-        hits, stream = scan_text(out), "out"
-        failure = failure or parse_failure(out)
-    return failure, f"logs/rank_{rank:04d}.{stream}", hits
+        failure, hits = _say(out)
+        if failure is not None or hits or not err.strip():
+            return told or failure or parse_failure(out), f"logs/rank_{rank:04d}.out", hits
+    return told or failure or parse_failure(err), f"logs/rank_{rank:04d}.err", hits
+
+
+def _say(text: str) -> tuple[Failure | None, tuple[Hit, ...]]:
+    """Give the last exception of a text with what belongs to it; without one whatever the catalogue knows."""
+    speech = last_words(text)
+    if speech.utterances:
+        return speech.utterances[-1].failure, speech.utterances[-1].hits
+    return None, tuple(speech.loose)
 
 
 def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
@@ -139,7 +149,8 @@ def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
         agent_signal=agent.signal if agent and ours else None,
         agent_time=agent.time if agent and ours else None,
         lost=history.lost.get(node.node_rank, ""),
-        hits=scan_text(texts.agent_err(node.node_rank)),
+        # An agent that we ended tells of our own signal.
+        hits=() if agent and agent.after_stop else scan_text(texts.agent_err(node.node_rank)),
         kernel=scan_text(lines, kernel=True) if lines else (),
         file=f"logs/agent_{node.node_rank}.err",
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from orchestrator.diagnosis.case import Case, Claim, NodeStory, Odd, RankStory
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.nodelog import AGENT, ANYONE, NodeLog
-from orchestrator.diagnosis.speech import PATIENCE, Speech, Utterance
+from orchestrator.diagnosis.speech import NEAR, PATIENCE, Speech, Utterance
 from orchestrator.diagnosis.torchrun_words import parse_status, signal_of
 from orchestrator.diagnosis.tracebacks import Failure
 
@@ -20,6 +20,18 @@ KILLED = frozenset({9, 15})
 SSH_ENDED = 255
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankEnd:
+    """How a rank ended, by our own record."""
+
+    code: int | None
+    signal: int | None
+    time: float
+    pid: int | None = None
+    after_stop: bool = False
+    oom_kills: int = 0
+
+
 @dataclass(frozen=True)
 class Beside:
     """What lies beside the logs."""
@@ -28,6 +40,10 @@ class Beside:
     """By the name of the node."""
     errors: Mapping[int, Failure] = field(default_factory=dict)
     """Torchelastic error files by rank."""
+    ends: Mapping[int, RankEnd] = field(default_factory=dict)
+    """Our own records of how ranks ended."""
+    places: Mapping[int, str] = field(default_factory=dict)
+    """The node of ranks that no log tells of."""
     odd: Odd | None = None
 
 
@@ -35,6 +51,10 @@ def build_log_case(logs: Sequence[NodeLog], beside: Beside | None = None) -> Cas
     """Build the case of a run that there are only logs of."""
     beside = beside or Beside()
     layout = find_layout(logs)
+    known = {rank for ranks in layout.values() for rank in ranks}
+    for rank, name in beside.places.items():
+        if rank not in known and name in layout:
+            layout[name] = tuple(sorted({*layout[name], rank}))
     order = sorted(logs, key=lambda log: (min(layout[log.name], default=1 << 30), natural_key(log.name)))
     lone = not any(layout.values())
     nodes, ranks = [], []
@@ -45,7 +65,13 @@ def build_log_case(logs: Sequence[NodeLog], beside: Beside | None = None) -> Cas
         nodes.append(teller.node(stories))
     told = [log.world_size for log in order if log.world_size]
     world = max((*told, *(story.rank + 1 for story in ranks)), default=None)
-    return Case(nodes=nodes, ranks=sorted(ranks, key=lambda story: story.rank), world_size=world, odd=beside.odd)
+    return Case(
+        nodes=nodes,
+        ranks=sorted(ranks, key=lambda story: story.rank),
+        world_size=world,
+        watched=bool(beside.ends),
+        odd=beside.odd,
+    )
 
 
 def natural_key(name: str) -> tuple[tuple[int, str], ...]:
@@ -126,12 +152,17 @@ class _Teller:
         if claim is None and self._listed():
             # Its agent lists every rank that failed or was stopped.
             code = 0
-        elif rank in self._log.agent.ended_well:
+        elif claim is None and (rank in self._log.agent.ended_well or self._at_exit_barrier()):
             code = 0
         ended = signal_of(code, signal)
+        stopped = claim is not None and self._log.agent.stopped(claim)
+        if last is None and speech is not None and code != 0 and not stopped:
+            hits = tuple(hit for hit in speech.loose if (hit.line or 0) > speech.last - NEAR)
         if ended in CRASHES and last is None:
             hits = (*hits, *self._last_loose(("cause", "hint", "victim")))
         hits = (*hits, *self._progress_hits(speech))
+        if (end := self._beside.ends.get(rank)) is not None:
+            return self._watched(rank, local, end, failure, hits)
         return RankStory(
             rank=rank,
             node_rank=self._node_rank,
@@ -140,9 +171,28 @@ class _Teller:
             code=code,
             signal=signal,
             time=claim.time if claim else None,
-            stopped=claim is not None and self._log.agent.stopped(claim),
+            stopped=stopped,
             failure=failure,
             hits=hits,
+            file=self._log.file,
+        )
+
+    def _watched(
+        self, rank: int, local: int, end: RankEnd, failure: Failure | None, hits: tuple[Hit, ...]
+    ) -> RankStory:
+        return RankStory(
+            rank=rank,
+            node_rank=self._node_rank,
+            local_rank=local,
+            pid=end.pid,
+            code=end.code,
+            signal=end.signal,
+            time=end.time,
+            exact=True,
+            stopped=end.after_stop and not end.code,
+            failure=failure if end.signal is None or (failure and failure.frames) else None,
+            hits=hits,
+            oom_kills=end.oom_kills,
             file=self._log.file,
         )
 
@@ -153,6 +203,10 @@ class _Teller:
             if speech
             else ()
         )
+
+    def _at_exit_barrier(self) -> bool:
+        """An agent goes there when all of its ranks have ended well."""
+        return any(hit.cause.id == "rdzv.exit_barrier" for one in self._agent_said for hit in one.hits)
 
     def _listed(self) -> bool:
         return any(claim.root for claim in self._log.agent.claims)

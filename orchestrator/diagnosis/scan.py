@@ -141,7 +141,7 @@ def fill(text: str, groups: Mapping[str, str]) -> str:
 
 
 def _value(name: str, groups: Mapping[str, str]) -> str:
-    """Give the value of a group or of one of its twins: name, name2, name3"""
+    """Give the value of a group or of one of its twins: name, name2, name3 and so on."""
     for key, value in groups.items():
         if key == name or (key.startswith(name) and key[len(name) :].isdigit()):
             return " ".join(value.split())

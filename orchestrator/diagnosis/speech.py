@@ -155,7 +155,8 @@ class Speech:
             return
         last = self.utterances[-1]
         near = number - last.end <= (NEAR if not self.shared else 1)
-        if near and not last.agent and len(last.hits) < MOST_HITS and not any(map(is_telling, last.hits)):
+        known = any(is_telling(one) and one.cause.role == "cause" for one in last.hits)
+        if near and not last.agent and len(last.hits) < MOST_HITS and not known:
             self.utterances[-1] = Utterance(last.failure, (*last.hits, hit), last.start, last.end, last.agent)
 
 

@@ -130,13 +130,25 @@ def fold_stacks(stacks: Sequence[Stack]) -> tuple[Group, ...]:
     tellings: dict[object, Telling] = {}
     for stack in sorted(stacks, key=lambda stack: stack.rank):
         telling = tell(stack)
-        # Where libraries poll, their frames differ from look to look: what was asked of them does not.
-        own = tuple((frame.file.rpartition("/")[2], _plain(frame.function), frame.line) for frame in stack.user_frames)
-        key = (telling.word, telling.kind, own)
+        key = _key(stack, telling)
         tellings.setdefault(key, telling)
         found.setdefault(key, []).append(stack)
     groups = [Group(telling=tellings[key], stacks=tuple(members)) for key, members in found.items()]
     return tuple(sorted(groups, key=lambda group: (-len(group.stacks), group.ranks)))
+
+
+def _key(stack: Stack, telling: Telling) -> object:
+    # Where libraries poll, their frames differ from look to look: what was asked of them does not.
+    own = tuple((frame.file.rpartition("/")[2], _plain(frame.function), frame.line) for frame in stack.user_frames)
+    return telling.word, telling.kind, own
+
+
+def find_moved(before: Sequence[Stack], after: Sequence[Stack]) -> tuple[int, ...]:
+    """Name the ranks that do something else than at an earlier look."""
+    known = {stack.rank: _key(stack, tell(stack)) for stack in before}
+    return tuple(
+        stack.rank for stack in after if known.get(stack.rank, _key(stack, tell(stack))) != _key(stack, tell(stack))
+    )
 
 
 def shorten_files(stacks: Sequence[Stack]) -> tuple[Stack, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from orchestrator.diagnosis.explain import explain
+from orchestrator.diagnosis.explain import explain, explain_hang
 from orchestrator.diagnosis.history import NOTHING_LEFT, History, StopCause
 from orchestrator.diagnosis.live import Texts, build_odd
 from orchestrator.values import Exit, FirstFailure, RunState, Verdict
@@ -69,7 +69,7 @@ def _judge(history: History, texts: Texts) -> Verdict:
     if cause == "lost" and killed and history.lost and set(history.lost.values()) <= NOTHING_LEFT:
         cause = "kill"  # which of the two is told first is chance
     if cause in ("interrupt", "terminate", "kill", "elsewhere", "time limit"):
-        return _stopped(history, cause)
+        return _stopped(history, cause, texts)
     if cause == "lost":
         return _lost(history, texts)
     if cause == "not joined":
@@ -107,7 +107,7 @@ def _failed(history: History, texts: Texts) -> Verdict:
     )
 
 
-def _stopped(history: History, stop_cause: StopCause) -> Verdict:
+def _stopped(history: History, stop_cause: StopCause, texts: Texts) -> Verdict:
     table: dict[str, tuple[RunState, Exit, str]] = {
         "interrupt": ("killed", Exit.INTERRUPTED, "stopped by Ctrl-C"),
         "terminate": ("killed", Exit.STOPPED, "stopped by SIGTERM"),
@@ -116,7 +116,7 @@ def _stopped(history: History, stop_cause: StopCause) -> Verdict:
         "time limit": ("timed out", Exit.TIME_LIMIT, "the time limit was reached"),
     }
     state, code, cause = table[stop_cause]
-    odd = build_odd(history.hang) if stop_cause == "time limit" else None
+    hung, evidence = explain_hang(history, texts) if stop_cause == "time limit" else ("", ())
     stopped = Verdict(
         state=state,
         exit_code=int(code),
@@ -125,8 +125,8 @@ def _stopped(history: History, stop_cause: StopCause) -> Verdict:
         cause_id="rule.time_limit" if stop_cause == "time limit" else "",
         rule="stop",
         confidence="certain",
-        reason=f"before that it had hung: {odd.cause}" if odd else "",
-        evidence=odd.evidence if odd else (),
+        reason=hung,
+        evidence=evidence,
         stopped=_stopped_ranks(history),
     )
     if unasked := _unasked(history):

@@ -62,3 +62,13 @@ def free_pids(cgroup: str, root: str = ROOT) -> Optional[int]:
     now = list(read_along(cgroup, "pids", "pids.current", "pids.current", root))
     found = [int(limit) - int(used) for limit, used in zip(most, now) if limit.isdigit() and used.isdigit()]
     return min(found, default=None)
+
+
+def oom_kills(cgroup: str, root: str = ROOT) -> Optional[int]:
+    """Read how many processes of the innermost group the kernel has killed for memory; None where it does not count."""
+    for text in read_along(cgroup, "memory", "memory.events", "memory.oom_control", root):
+        for line in text.splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdigit():
+                return int(value)
+    return None

@@ -6,7 +6,8 @@ import contextlib
 import os
 from typing import Any
 
-from orchestrator.node import clock, processes
+from orchestrator.node import cgroups, clock, processes
+from orchestrator.node.probe_command import read_text
 
 
 class RankWatch:
@@ -15,6 +16,8 @@ class RankWatch:
     def __init__(self) -> None:
         self.handles: dict[int, dict[str, Any]] = {}
         """pidfd -> what is known of the rank."""
+        self._memory: dict[int, tuple[str, int | None]] = {}
+        """pidfd -> its control groups, and how many processes of them had been killed for memory when it came."""
         self._judged: set[tuple[int, int]] = set()
         self.seen = 0
 
@@ -48,6 +51,8 @@ class RankWatch:
         except OSError:
             return None
         self.handles[handle] = rank
+        groups = read_text("/proc/%d/cgroup" % process.pid)
+        self._memory[handle] = groups, cgroups.oom_kills(groups)
         self.seen += 1
         return {"ev": "rank", "time": clock.now(), **rank}
 
@@ -62,6 +67,10 @@ class RankWatch:
                 event["signal"] = os.WTERMSIG(process.exit_status)
             else:
                 event["code"] = os.WEXITSTATUS(process.exit_status)
+        groups, before = self._memory.pop(handle)
+        after = cgroups.oom_kills(groups) if before is not None else None
+        if before is not None and after is not None and after > before:
+            event["oom_kills"] = after - before
         return event
 
     def signal(self, number: int) -> list[int]:

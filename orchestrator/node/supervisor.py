@@ -15,7 +15,7 @@ import subprocess
 import time
 from typing import Any
 
-from orchestrator.node import agent, clock, ending, gpu_memory, processes, runfolder
+from orchestrator.node import agent, clock, ending, gpu_memory, look, processes, runfolder
 from orchestrator.node.clients import Clients
 from orchestrator.node.lease import Lease
 from orchestrator.node.logfiles import LogFiles
@@ -179,6 +179,8 @@ class Supervisor:
         self.end_state = end_state
         self.state = "stopping"
         self.stopped = len(ending.living(processes.descendants(os.getpid())))
+        with contextlib.suppress(OSError):
+            look.take(self.ranks.handles.values(), reason)
         self.tell({"ev": "stopping", "reason": reason, "grace_s": grace_s})
         if self.agent_handle >= 0 and grace_s > 0:
             with contextlib.suppress(OSError):

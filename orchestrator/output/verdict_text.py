@@ -84,7 +84,7 @@ def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[tu
         if first.traceback:
             rows.append(("where", shorten_code(_render_where(first), plan).splitlines()))
     if verdict.reason:
-        rows.append(("told by", [_one_line(verdict.reason) + (f" ({verdict.confidence})" if first else "")]))
+        rows.append(("reason", [_one_line(verdict.reason) + (f" ({verdict.confidence})" if first else "")]))
     if verdict.last_lines:
         rows.append(("last lines", list(verdict.last_lines)))
     if others := _render_others(verdict):
@@ -124,7 +124,7 @@ def render_remedy(verdict: Verdict) -> list[str]:
     """Render what to do, and where more is said about it."""
     lines, docs = verdict.remedy.splitlines(), find_docs(verdict)
     if docs:
-        lines = [*lines[:-1], f"{lines[-1]}; see {docs}"] if lines else [f"see {docs}"]
+        lines = [*lines[:-1], f"{lines[-1].rstrip('.')}; see {docs}"] if lines else [f"see {docs}"]
     return lines
 
 

@@ -17,6 +17,7 @@ from orchestrator.diagnosis.events import Event
 from orchestrator.errors import NotReadyError
 from orchestrator.node import clock
 from orchestrator.phases.control import lock_path, short_path, socket_path, take_lock
+from orchestrator.phases.stacks import gather_stacks
 from orchestrator.transport.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ class Controller:
             return self._stop(float(request["grace_s"]), "interrupt" if request.get("how") == "interrupt" else "kill")
         if what == "signal":
             return {"nodes": self._signal(int(request["signal"]))}
+        if what == "stacks":
+            return {**self._hello(), **gather_stacks(self._readers, native=bool(request.get("native")))}
         if what == "lengths":
             return {"nodes": self._lengths()}
         return self._hello()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.output.console import Talk
     from orchestrator.output.events import EventLog
     from orchestrator.phases.controller import Controller
+    from orchestrator.phases.hang import HangGuard
     from orchestrator.phases.logstore import Show
     from orchestrator.plan.paths import ExperimentPaths
     from orchestrator.values import Plan, Verdict
@@ -44,6 +45,7 @@ class Desk:
     show: Show
     talk: Talk
     controller: Controller
+    hang: HangGuard
     time_limit_s: float | None = None
     noted: set[str] = field(default_factory=set)
     """What a controller before us has written into events.jsonl."""
@@ -72,6 +74,7 @@ def follow(
         reader.start()
     evidence = Evidence(desk.paths, readers)
     texts = build_texts(plan, desk.paths, evidence.told)
+    desk.hang.begin(decider, readers, events)
     ended = watch(
         Watch(
             decider=decider,
@@ -85,6 +88,7 @@ def follow(
             time_limit_s=desk.time_limit_s,
         )
     )
+    desk.hang.end()
     if not ended:
         for reader in readers:
             reader.leave()
@@ -105,6 +109,8 @@ def note_event(desk: Desk, event: Event) -> None:
         return
     with suppress(OSError):
         desk.log.record(event.kind, **fields)
+    if event.kind in ("hang", "hang_over"):
+        desk.hang.keep(event)
 
 
 def event_key(document: dict[str, object]) -> str:

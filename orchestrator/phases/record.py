@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 SSH_KEYS = ("user", "ssh_port", "identity", "connect_timeout_s", "accept_new_host_keys")
 """What a later kill needs to reach the nodes as this call did."""
 ID_TRIES = 8
-CONTROL_KEYS = ("fanout", "lost_after_s", "join_timeout_s", "timeout_s", "grace_s", "ranks", "master_port")
+CONTROL_KEYS = (
+    *("fanout", "lost_after_s", "join_timeout_s", "timeout_s", "grace_s", "ranks", "master_port"),
+    *("hang_after_s", "hang_grace_s", "hang_action", "py_spy"),
+)
 """What a process needs beside these to take a run over."""
 
 

@@ -26,6 +26,7 @@ from orchestrator.phases.finish import finish
 from orchestrator.phases.follow import Desk
 from orchestrator.phases.git import read_git
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
+from orchestrator.phases.hang import HangGuard
 from orchestrator.phases.preflight import prove_addresses
 from orchestrator.phases.push import push_code
 from orchestrator.phases.record import Record, begin_experiment, told_as_full_disk, write_json
@@ -84,8 +85,15 @@ def run_on(
         printer = start_printer(settings, plan, environ, shown=announce is None)
         undo.callback(printer.close)
         talk.clear_line = printer.clear_line
+        hang = HangGuard(settings, record, printer.show)
         desk = Desk(
-            paths=paths, log=log, show=printer.show, talk=talk, controller=controller, time_limit_s=settings.timeout_s
+            paths=paths,
+            log=log,
+            show=hang.show,
+            talk=talk,
+            controller=controller,
+            hang=hang,
+            time_limit_s=settings.timeout_s,
         )
         attempt = Attempt(
             ground=ground, desk=desk, record=record, signals=signals, on_stage=Stages(ground, record, announce)

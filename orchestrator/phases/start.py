@@ -33,6 +33,7 @@ def build_order(plan: Plan, node: NodePlan, settings: Settings) -> dict[str, Any
         "failure_grace_s": plan.failure_grace_s,
         "lease_s": settings.lease_s if settings.on_disconnect == "stop" else 0.0,
         "log_space_mib": settings.log_space_mib,
+        "rank_hook": settings.rank_hook,
         "limit_s": settings.timeout_s or 0.0,
         "config": settings.config_text,
         "argv": list(node.argv),

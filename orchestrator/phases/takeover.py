@@ -20,6 +20,7 @@ from orchestrator.phases.connect import connect_each
 from orchestrator.phases.controller import Controller
 from orchestrator.phases.finish import bring_home, finish
 from orchestrator.phases.follow import Desk, event_key, follow, note_event
+from orchestrator.phases.hang import HangGuard
 from orchestrator.phases.known_runs import reach_settings
 from orchestrator.phases.loggaps import cut_gaps, read_gaps
 from orchestrator.phases.logview import list_files
@@ -162,12 +163,14 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
     log.record("taken_over")
     record.document.setdefault("taken_over", []).append(now_utc())
     limit = settings.timeout_s
+    hang = HangGuard(settings, record, lambda *_: None)
     desk = Desk(
         paths=saved.paths,
         log=log,
-        show=lambda *_: None,
+        show=hang.show,
         talk=seat.talk,
         controller=seat.controller,
+        hang=hang,
         time_limit_s=None if limit is None else max(0.0, went + limit - clock.now()),
     )
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -219,7 +222,7 @@ def recall(desk: Desk, decider: Decider, readers: Sequence[NodeReader]) -> None:
 
 def _recall_one(document: dict[str, Any], decider: Decider, readers: Sequence[NodeReader]) -> None:
     kind, node_rank = document["kind"], int(document.get("node_rank", -1))
-    if kind not in ("agent", "rank", "stop"):
+    if kind not in ("agent", "rank", "hang", "stop"):
         return
     fields = {name: value for name, value in document.items() if name not in ("time", "kind", "at", "node_rank")}
     # Into the history alone: what is to be done about it is decided when the node tells it to us.
@@ -228,7 +231,7 @@ def _recall_one(document: dict[str, Any], decider: Decider, readers: Sequence[No
         decider.history.take(Event(kind="stop", time=document["at"], node_rank=node_rank, data=fields))
         for reader in readers:
             reader.order(order)
-    elif kind == "agent" or int(document["world_size"]) == decider.plan.world_size:
+    elif kind in ("agent", "hang") or int(document["world_size"]) == decider.plan.world_size:
         decider.history.take(Event(kind=kind, time=document["at"], node_rank=node_rank, data=fields))
 
 

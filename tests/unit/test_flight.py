@@ -102,7 +102,7 @@ def test_of_two_groups_the_one_counts_whose_missing_rank_waits_for_nobody() -> N
     inner = {"process_group": ["1", "tensor"]}
     config = {"1": {"name": "1", "desc": "tensor", "ranks": "[0, 1]"}, "0": {"desc": "default_pg", "ranks": [0, 1, 2]}}
     dumps = [
-        dump_of(0, call(1, retired=True), call(1, **inner), pg_config=config),  # waits for 1, and 2 waits for it
+        dump_of(0, call(1, retired=True), call(1) | inner, pg_config=config),  # waits for 1, and 2 waits for it
         dump_of(1, call(1, retired=True), pg_config=config),
         dump_of(2, call(1, retired=True), call(2), pg_config=config),
     ]

@@ -13,6 +13,7 @@ from orchestrator.diagnosis.cause import Cause
 from orchestrator.diagnosis.causes.access import ACCESS
 from orchestrator.diagnosis.causes.checkpoint import CHECKPOINT
 from orchestrator.diagnosis.causes.compile import COMPILE
+from orchestrator.diagnosis.causes.crash import CRASH
 from orchestrator.diagnosis.causes.data import DATA
 from orchestrator.diagnosis.causes.disk import DISK, KERNEL_DISK
 from orchestrator.diagnosis.causes.environment import ENVIRONMENT
@@ -33,6 +34,7 @@ from orchestrator.diagnosis.causes.xid import XID
 
 CAUSES: tuple[Cause, ...] = (
     *PYTHON,
+    *CRASH,
     *TRAINING,
     *DATA,
     *CHECKPOINT,

@@ -15,7 +15,7 @@ ACCESS = (
         explanation="The node has no token, or a wrong one. The hub also says 401 for a repository that does not exist.",
         remedy="Check the spelling of the repository; put HF_TOKEN into env_file (it stays secret) or forward it, so that every node has it.",
         patterns=(
-            r"401 Client Error.{0,200}huggingface\.co/(?:api/(?:models|datasets)/)?(?P<repo>[\w.-]{1,80}/[\w.-]{1,80})|RepositoryNotFoundError: 401|Invalid (?:user token|username or password)\.|Token is required \(`token=True`\)|is not a local folder and is not a valid model identifier",
+            r"401 Client Error.{0,200}huggingface\.co/(?:api/(?:models|datasets)/)?(?P<repo>[\w.-]{1,80}/[\w.-]{1,80})|RepositoryNotFoundError: 401|Repository Not Found for url: https://huggingface\.co/(?:api/(?:models|datasets|spaces)/)?(?P<repo2>[\w.-]{1,80}/[\w.-]{1,80})|Invalid (?:user token|username or password)\.|Token is required \(`token=True`\)|is not a local folder and is not a valid model identifier",
         ),
         source="huggingface_hub",
         section="hugging-face-login",
@@ -125,7 +125,7 @@ ACCESS = (
         explanation="The tracker's own process or its server did not answer in time; nodes without internet never reach it.",
         remedy="Launch with `--env WANDB_MODE=offline` and upload later; start the tracker on rank 0 alone.",
         patterns=(
-            r"(?:wandb\.)?(?:errors\.)?(?:CommError|UsageError|ServiceStartTimeoutError|ServiceStartProcessError|MailboxError)\b: ?(?P<what>.{0,120})|Run initialization has timed out after|Error communicating with wandb process|wandb: Network error \((?P<what2>\w+)\), entering retry loop\.$",
+            r"(?:wandb\.)?(?:errors\.)?(?:CommError|UsageError|ServiceStartTimeoutError|ServiceStartProcessError|MailboxError)\b: ?(?P<what>.{0,80})|Run initialization has timed out after|Error communicating with wandb process",
             r"MlflowException: (?P<what3>.{1,120})|comet_ml\.\w{0,40}\.?(?P<what4>\w{1,40}Error|CometException\w*)|neptune\.exceptions\.(?P<what5>\w{1,60})",
         ),
         source="wandb, mlflow",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.diagnosis.cause import Cause
+from orchestrator.diagnosis.causes.words import RAISED, SAID
 
 ENVIRONMENT = (
     Cause(
@@ -97,8 +98,10 @@ ENVIRONMENT = (
         explanation="Python cannot find a package. Where only some nodes say so, their environments differ.",
         remedy="Install the package in that node's environment; `aorta-launch check` compares the packages of all nodes.",
         patterns=(
-            r"(?:ModuleNotFoundError|ImportError): No module named '?(?P<mod>[\w.]{1,100})|: No module named '?(?P<mod2>[\w.]{1,100})'?\s*$",
-            r"PackageNotFoundError: No package metadata was found for (?P<mod3>\S{1,80})|DistributionNotFound: The '(?P<mod4>[^']{1,80})' distribution",
+            RAISED + r"(?:ModuleNotFoundError|ImportError): No module named '?(?P<mod>[\w.]{1,100})",
+            r"\(ModuleNotFoundError: No module named '(?P<mod2>[\w.]{1,100})'\)|^\S{0,160}python[\d.]{0,6}: No module named (?P<mod3>[\w.]{1,100})",
+            RAISED
+            + r"(?:PackageNotFoundError: No package metadata was found for (?P<mod4>\S{1,80})|DistributionNotFound: The '(?P<mod5>[^']{1,80})' distribution)",
         ),
         source="a run of ours",
         section="module-missing",
@@ -140,7 +143,9 @@ ENVIRONMENT = (
         explanation="A compiled package was built for another torch, CUDA or C library than this node has.",
         remedy="Install a build for this torch, or build it again on the node; keep LD_LIBRARY_PATH free of other copies.",
         patterns=(
-            r"(?P<what>undefined symbol: \S{1,160})|(?P<what2>operator torchvision::nms does not exist)|(?P<what3>Could not load this library: \S{1,160})|(?P<what4>cannot allocate memory in static TLS block)",
+            SAID
+            + r"(?P<what>undefined symbol: \S{1,160}|operator torchvision::nms does not exist|Could not load this library: \S{1,160}|cannot allocate memory in static TLS block)",
+            r"symbol lookup error: .{0,300}?(?P<what2>undefined symbol: \S{1,160})",
         ),
         source="Linux, torch",
         section="library-does-not-fit",
@@ -154,7 +159,8 @@ ENVIRONMENT = (
         explanation="A program or a package needs a shared library that the node does not have, or that is on no path where it is looked for.",
         remedy="Install the package that holds it (`apt-file search`, `dnf provides`), or add its folder with `--env LD_LIBRARY_PATH=...`.",
         patterns=(
-            r"(?P<what>lib[\w.+-]{1,80}): cannot open shared object file|OSError: (?P<what2>\S{1,120}): cannot open shared object file|cannot open shared object file",
+            SAID + r"(?P<what>[\w./+-]{1,120}): cannot open shared object file",
+            r"error while loading shared libraries: (?P<what2>\S{1,120}): cannot open shared object file",
         ),
         source="Linux",
         section="library-missing",
@@ -182,8 +188,21 @@ ENVIRONMENT = (
         explanation="Compiled packages work with the numpy generation that they were built for; numpy 2 broke many built for 1.",
         remedy="Install numpy<2, or newer builds of the package, the same on all nodes.",
         patterns=(
-            r"numpy\.(?:dtype|ndarray) size changed, may indicate binary incompatibility|ImportError: .{0,60}numpy\.core\.multiarray failed to import|_ARRAY_API not found|`np\.\w+` was removed in the NumPy 2",
+            SAID
+            + r"(?:numpy\.(?:dtype|ndarray) size changed, may indicate binary incompatibility|numpy\.core\.multiarray failed to import|`np\.\w+` was removed in the NumPy 2|Numpy is not available)",
         ),
+        source="numpy",
+        section="package-built-for-another-numpy",
+    ),
+    Cause(
+        id="env.numpy_half",
+        family="ENV",
+        role="hint",
+        priority=22,
+        title="a package was built for numpy 1 and runs with numpy 2",
+        explanation="Python says so when such a package is imported; often the script goes on without it.",
+        remedy="Install numpy<2, or newer builds of the package, the same on all nodes.",
+        patterns=(r"_ARRAY_API not found|A module that was compiled using NumPy 1\.x cannot be run in",),
         source="numpy",
         section="package-built-for-another-numpy",
     ),

@@ -29,7 +29,7 @@ FABRIC = (
         explanation="A network card reported an event of its port: the link went down, or its table of addresses changed.",
         remedy="Check cable, transceiver and switch port of that card; `ibstat` shows the state now.",
         patterns=(
-            r"NET/IB\s*:\s*(?P<dev>\w{1,24}):\d+ .{0,40}(?:async fatal event|async event)|async fatal event|IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL|QP_FATAL|GID_CHANGE)|NET/IB.{0,60}GID table changed",
+            r"NET/IB\s*:\s*(?P<dev>\w{1,24}):\d+ .{0,40}async fatal event|NET/IB ?: Got async event ?: (?:port error|.{0,20}fatal|GID table change)|IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL|QP_FATAL|GID_CHANGE)|NET/IB.{0,60}GID table changed",
         ),
         source="NCCL",
         section="rdma-network-failed",

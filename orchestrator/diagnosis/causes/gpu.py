@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.diagnosis.cause import Cause
+from orchestrator.diagnosis.causes.words import RAISED
 
 GPU = (
     Cause(
@@ -14,7 +15,8 @@ GPU = (
         explanation="The memory of this rank's GPU is used up, by the run itself or by another process on the same GPU.",
         remedy="Lower training.batch_size, or spread the model with fsdp.sharding_strategy: full_shard; `aorta-launch check` shows foreign processes that hold GPU memory.",
         patterns=(
-            r"(?P<api>CUDA|HIP) out of memory\.?(?: Tried to allocate (?P<wanted>[\d.]+ \w+))?(?:.{0,300}?(?P<free>[\d.]+ [KMGT]?i?B) (?:is )?free)?",
+            r"(?P<api>CUDA|HIP) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)(?:.{0,300}?(?P<free>[\d.]+ [KMGT]?i?B) (?:is )?free)?",
+            RAISED + r"\w{1,40}Error: (?:.{1,40}: )?(?P<api7>CUDA|HIP) out of memory\b",
             r"(?P<api2>CUDA|HIP) (?:driver )?error: out of memory|(?P<api3>cuda|hip)ErrorMemoryAllocation|(?P<api4>CUDA|HIP)_ERROR_OUT_OF_MEMORY",
             r"[Ff]ailed to (?P<api5>CUDA|HIP) (?:m|c)alloc (?:async )?\d+ bytes|(?P<api6>Cuda|HIP) failure \d* ?'?out of memory",
         ),
@@ -133,7 +135,7 @@ GPU = (
         explanation="The link between the GPUs of one node broke while data was on it.",
         remedy="Reset all GPUs of the node together (or reboot it), then `nvidia-smi nvlink -e`; leave the node out if errors count up again.",
         patterns=(
-            r"uncorrectable NVLink error|NVLink.{0,30}fatal error|NVSwitch.{0,30}(?:SXid|fatal)|cudaErrorNvlinkUncorrectable|CUDA_ERROR_NVLINK_UNCORRECTABLE",
+            r"uncorrectable NVLink error|NVLink: (?:uncorrectable|fatal) error detected|NVSwitch.{0,30}(?:SXid|fatal)|cudaErrorNvlinkUncorrectable|CUDA_ERROR_NVLINK_UNCORRECTABLE",
         ),
         source="CUDA",
         section="nvlink-failed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.diagnosis.cause import Cause
+from orchestrator.diagnosis.causes.words import SAID
 
 GPU_ENVIRONMENT = (
     Cause(
@@ -28,7 +29,8 @@ GPU_ENVIRONMENT = (
         explanation="torch was built for a newer CUDA than the driver of this node can run.",
         remedy="Install a newer driver on that node, or a torch for an older CUDA on all.",
         patterns=(
-            r"driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient|Error 804: forward compatibility was attempted",
+            SAID + r"driver on your system is too old(?: \(found version (?P<version>\d+)\))?",
+            SAID + r"(?:CUDA driver version is insufficient|Error 804: forward compatibility was attempted)",
         ),
         source="torch",
         section="driver-too-old",
@@ -42,7 +44,8 @@ GPU_ENVIRONMENT = (
         explanation="No driver is installed, its kernel module is not loaded, or a kernel update left it behind.",
         remedy="Run `nvidia-smi` there; load the module (`sudo modprobe nvidia`) or install the driver again for the running kernel.",
         patterns=(
-            r"Found no NVIDIA driver on your system|couldn't communicate with the NVIDIA driver|libcuda\.so\.?\d*: cannot open shared object file|NVML(?:Error)?.{0,40}(?:Driver Not Loaded|Uninitialized)",
+            SAID + r"(?:Found no NVIDIA driver on your system|libcuda\.so\.?\d*: cannot open shared object file)",
+            r"^NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver|NVMLError\w*: (?:Driver Not Loaded|Uninitialized)",
         ),
         source="torch, nvidia-smi",
         section="no-working-driver",
@@ -70,10 +73,23 @@ GPU_ENVIRONMENT = (
         explanation="On machines with NVSwitch CUDA starts only when the fabric manager runs, in exactly the driver's version.",
         remedy="Run `sudo systemctl restart nvidia-fabricmanager` there; its version must equal the driver's.",
         patterns=(
-            r"CUDA error:? (?:system not yet initialized|802\b)|Error 802\b|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",
+            SAID + r"(?:CUDA error:? (?:system not yet initialized|802\b)|Error 802\b)",
+            r"CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady",
         ),
         source="CUDA",
         section="fabric-manager",
+    ),
+    Cause(
+        id="env.cuda_warning",
+        family="ENV",
+        role="hint",
+        priority=61,
+        title="CUDA cannot be used on this node: {what}",
+        explanation="torch looked for GPUs and met an error; it goes on without them until the script needs one.",
+        remedy="Run `nvidia-smi` there; the words of the warning say what is wrong (driver, fabric manager, a hidden GPU).",
+        patterns=(r"UserWarning: (?:CUDA|HIP) initialization: (?P<what>.{1,120})|UserWarning: Can't initialize NVML",),
+        source="torch",
+        section="no-usable-gpu",
     ),
     Cause(
         id="env.no_gpu",

@@ -44,7 +44,7 @@ MEMORY = (
         explanation="systemd-oomd or earlyoom ends processes before the kernel has to; the kernel log then says nothing.",
         remedy=_LESS + ", or exempt the user's slice (ManagedOOMPreference=omit; for earlyoom --avoid).",
         patterns=(
-            r"systemd-oomd(?:\[\d+\])?: Killed (?P<what>\S{1,200})|Killed (?P<what2>/\S{1,200}) due to memory (?:used|pressure)",
+            r"systemd-oomd(?:\[\d+\])?: (?:Killed|Marked) (?P<what>\S{1,200})|Killed (?P<what2>/\S{1,200}) due to memory (?:used|pressure)",
             r"earlyoom(?:\[\d+\])?: sending SIG(?:TERM|KILL) to process (?P<pid>\d+) (?:uid \d+ )?\"(?P<what3>[^\"]{1,60})\"",
         ),
         source="systemd, earlyoom",
@@ -75,9 +75,7 @@ MEMORY = (
         title="no pinned memory left on the host",
         explanation="Memory that the GPU reads directly must stay in RAM; the node has no more of it to give.",
         remedy="Set pin_memory: false or lower dataloader.num_workers and the prefetch; check `ulimit -l`.",
-        patterns=(
-            r"cudaHostAlloc\b.{0,80}(?:failed|out of memory)|(?:pin memory|Pin memory) thread exited unexpectedly|Failed to allocate pinned memory",
-        ),
+        patterns=(r"cudaHostAlloc\b.{0,80}(?:failed|out of memory)|Failed to allocate pinned memory",),
         source="torch",
         section="out-of-memory-on-the-host",
     ),
@@ -102,7 +100,7 @@ MEMORY = (
         explanation="Data-loader workers hand batches over in shared memory, and the node (often a container with 64 MiB) has no room left there.",
         remedy="Enlarge it: `sudo mount -o remount,size=16G /dev/shm` (Docker: --shm-size=16g), or lower dataloader.num_workers.",
         patterns=(
-            r"unable to (?:allocate|open|mmap|write|resize).{0,60}shared memory|It is possible that dataloader's workers are out of shared memory",
+            r"unable to (?:allocate|mmap|write|resize).{0,60}shared memory|It is possible that dataloader's workers are out of shared memory",
             r"unable to write to file </torch_\w{1,60}>|shm_open: No space left|torch_shm_manager.{0,80}(?:error|failed)",
             r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) is killed by signal: Bus error",
         ),

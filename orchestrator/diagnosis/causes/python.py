@@ -218,20 +218,6 @@ PYTHON = (
         section="interrupted",
     ),
     Cause(
-        id="py.sig",
-        family="CRASH",
-        role="cause",
-        priority=88,
-        title="native crash: {what}",
-        explanation="Native code (a CUDA extension, a decoder, a driver library) crashed, and Python's fault handler wrote down where every thread was.",
-        remedy='The first frame under "Current thread" names the call; a library beside it that was built for another torch or driver is the usual reason.',
-        patterns=(
-            r"^\s{0,4}(?:\[[\w ]{1,20}\]:? ?)?Fatal Python error: (?P<what>Segmentation fault|Aborted|Bus error|Floating.point exception|Illegal instruction|[\w :]{3,80})",
-        ),
-        source="a run of ours",
-        section="native-crash",
-    ),
-    Cause(
         id="py.runtime",
         family="CODE",
         role="cause",

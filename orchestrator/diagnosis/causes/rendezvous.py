@@ -55,7 +55,9 @@ RENDEZVOUS = (
         title="a connection was refused",
         explanation="Nobody listens there: not yet, not any more, or the address is the caller's own (127.0.1.1).",
         remedy="Check that the head's name does not mean a loopback address on the head, and that its agent runs.",
-        patterns=(r"Connection refused|connect\(\) to .{0,120}?(?:failed|refused)|failed to connect to (?:any network address of )?[\[(]",),
+        patterns=(
+            r"Connection refused|connect\(\) to .{0,120}?(?:failed|refused)|failed to connect to (?:any network address of )?[\[(]",
+        ),
         source="torch",
         section="connection-refused",
     ),

@@ -68,8 +68,8 @@ for update in range(5):
 time.sleep(20)
 """,
     family=("MISMATCH", "HANG"),
-    ranks=(0, 1, 2),
-    node_rank=None,
+    ranks=(2,),
+    node_rank=1,
     word="mismatch|other|order|differ|wait|time",
     knowable=False,
     long=True,
@@ -93,8 +93,8 @@ dist.all_gather(parts, grads)
 time.sleep(20)
 """,
     family=("MISMATCH", "HANG"),
-    ranks=(0, 1, 2),
-    node_rank=None,
+    ranks=(2,),
+    node_rank=1,
     word="mismatch|other|differ|wait|time|size",
     knowable=False,
     long=True,

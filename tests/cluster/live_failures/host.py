@@ -179,12 +179,12 @@ def keep(path):
             file.write(b"\\0" * (1 << 20))
 
 time.sleep(0.4)
-os.makedirs("/srv/keep", exist_ok=True)
+os.makedirs("/tmp/keep", exist_ok=True)
 if RANK in (1, 3):
-    keep(f"/srv/keep/shard{RANK}.bin" if RANK == 3 else "/dev/null")
+    keep(f"/tmp/keep/shard{RANK}.bin" if RANK == 3 else "/dev/null")
 work_on()
 """,
-    prepare=lambda stage: stage.mount(2, "/srv/keep", 12),
+    prepare=lambda stage: stage.mount(2, "/tmp/keep", 12),
     family=("DISK",),
     rank=3,
     node_rank=1,
@@ -203,10 +203,10 @@ time.sleep(0.5)
 rank = int(os.environ["RANK"])
 model = torch.nn.Linear(2400, 2400)
 if rank == 1:
-    torch.save({"net": model.state_dict()}, "/srv/ckpt/net_at_9.pt")
+    torch.save({"net": model.state_dict()}, "/tmp/ckpt/net_at_9.pt")
 time.sleep(600)
 """,
-    prepare=lambda stage: stage.mount(2, "/srv/ckpt", 6),
+    prepare=lambda stage: stage.mount(2, "/tmp/ckpt", 6),
     family=("DISK",),
     rank=1,
     node_rank=1,

@@ -36,6 +36,7 @@ def take_port(stage: Stage) -> None:
 def give_module_to_node_1(stage: Stage) -> None:
     """Install a package beside the project on node 1 alone."""
     stage.put(1, "extras/ropemix/__init__.py", "BASE = 10000\n")
+    stage.words += ["--env", f"PYTHONPATH={stage.home(1)}/extras"]
 
 
 def write_copies(stage: Stage, own: dict[int, str]) -> None:
@@ -49,7 +50,9 @@ def write_copies(stage: Stage, own: dict[int, str]) -> None:
 def write_two_versions(stage: Stage) -> None:
     """Node 2 has an older version of a module."""
     new = "def blend(first, second, *, share=0.5):\n    return first * share + second * (1 - share)\n"
-    write_copies(stage, {0: new, 2: new.replace("*, share=0.5", "share_of_first=0.5").replace("share +", "share_of_first +")})
+    write_copies(
+        stage, {0: new, 2: new.replace("*, share=0.5", "share_of_first=0.5").replace("share +", "share_of_first +")}
+    )
 
 
 def cut_link(stage: Stage) -> None:
@@ -121,7 +124,6 @@ load_mixer()
 work_on()
 """,
     prepare=give_module_to_node_1,
-    settings={"env": {"PYTHONPATH": "/root/extras"}},
     family=("ENV",),
     ranks=(1, 2),
     node_rank=1,
@@ -180,6 +182,7 @@ NODE_OFF = Live(
     state="lost",
     exit_code=4,
     word="lost",
+    long=True,
 )
 
 NODE_SWEPT = Live(
@@ -192,7 +195,6 @@ NODE_SWEPT = Live(
     family=("KILLED", "NODE_LOST"),
     node_rank=1,
     word="killed|lost",
-    long=True,
 )
 
 AGENT_KILLED = Live(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -108,8 +107,12 @@ class Stage:
 
     def host_pids(self, k: int) -> list[int]:
         """All processes of a node, as this machine counts."""
-        namespace = os.readlink(f"/proc/{self.cluster.pid(k)}/ns/pid")
-        return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and inside(path, namespace)]
+        namespace = read_namespace(Path(f"/proc/{self.cluster.pid(k)}"))
+        return [
+            int(path.name)
+            for path in Path("/proc").iterdir()
+            if path.name.isdigit() and read_namespace(path) == namespace
+        ]
 
     def start_beside(self, k: int, words: list[str]) -> subprocess.Popen[str]:
         """Start a program in the network of a node; it is ended with the test."""
@@ -123,12 +126,12 @@ class Stage:
         return program
 
 
-def inside(process: Path, namespace: str) -> bool:
-    """Tell whether a process lives in a namespace of processes."""
+def read_namespace(process: Path) -> int | None:
+    """Read which namespace of processes a process is in; None once it is gone."""
     try:
-        return os.readlink(process / "ns/pid") == namespace
+        return (process / "ns" / "pid").stat().st_ino
     except OSError:
-        return False
+        return None
 
 
 def end(program: subprocess.Popen[str]) -> None:

@@ -105,8 +105,9 @@ while True:
 
 WEB_ON_PORT = Live(
     id="web-server-on-the-stores-port",
-    happens="A web server answers on the port at which the script looks for its store.",
+    happens="A web server answers on the port at which the script looks for its store: nobody says a word until the time limit.",
     torch=True,
+    words=("--timeout", "14s"),
     script=GLOO
     + f"""
 limit = datetime.timedelta(seconds=6)
@@ -115,11 +116,12 @@ store.set("here", "yes")
 store.get("nobody")
 """,
     prepare=serve_pages,
-    family=("PORT", "RDZV", "NET", "UNKNOWN", "CODE", "HANG"),
+    family=("TIME_LIMIT", "PORT", "HANG"),
     ranks=(0, 1),
     node_rank=None,
-    knowable=False,
-    word="store|connect|recv|timed? ?out|timeout|peer|29861",
+    state="timed out",
+    exit_code=124,
+    word="time limit",
     long=True,
 )
 
@@ -132,7 +134,7 @@ CUT_ARCHIVE = Live(
 import os, time, torch
 RANK = int(os.environ["RANK"])
 path = os.path.join(os.environ["AORTA_OUTPUT_DIR"], f"latest_{RANK}.pt")
-torch.save({"w": torch.zeros(300, 30)}, path)
+torch.save({"w": torch.zeros(400, 400)}, path)
 time.sleep(0.5)
 if RANK == 1:
     os.truncate(path, os.path.getsize(path) // 2)

@@ -1,15 +1,16 @@
-"""What is wrong with one node, with its network or with its copy of the code. The verdict names family, rank and node."""
+"""The same with the real torchrun and real process groups, whose other ranks fail because of the first."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from live_failures import PLACES, Live, parametrize, play
+from live_failures import COLLECTIVES, TORCH_WAYS, Live, parametrize, play
 
 pytestmark = pytest.mark.namespaces
 
 
-@parametrize(PLACES)
+@parametrize((*COLLECTIVES, *TORCH_WAYS))
 def test_failure(row: Live, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     play(row, lambda: request.getfixturevalue("nodes3"), tmp_path)

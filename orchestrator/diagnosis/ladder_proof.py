@@ -1,0 +1,140 @@
+"""The rungs that prove: what the kernel confirms, and texts that name the ranks that differ."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.diagnosis.case import Judgement, RankStory
+from orchestrator.diagnosis.cause import Family, Hit
+from orchestrator.diagnosis.ladder_facts import KILL, Facts, blame, list_ranks, moment, show, strength
+from orchestrator.diagnosis.scan import title_of
+from orchestrator.diagnosis.torchrun_words import signal_of
+
+GPU_FAMILIES: frozenset[Family] = frozenset({"GPU_HW", "GPU_SW", "FABRIC"})
+_FINGERPRINT = re.compile(
+    r"Rank (?P<rank>\d+) is running collective: (?P<print>.*?)(?=,? ?[Bb]ut Rank \d|Collectives differ|$)"
+)
+_SHAPE = re.compile(r"SequenceNumber=\d+,?\s*|pinned_.*|TensorDevice.*")
+
+
+def by_kernel(facts: Facts) -> Judgement | None:
+    """The kernel of the node, or the rank's own memory counter, confirms how the rank ended."""
+    found = [
+        judgement
+        for story in facts.case.ranks
+        if not story.stopped and story.code != 0
+        for judgement in [_confirm(facts, story)]
+        if judgement is not None
+    ]
+    return min(found, key=lambda one: (moment(facts.by_rank[one.rank or 0]), one.rank or 0), default=None)
+
+
+def _confirm(facts: Facts, story: RankStory) -> Judgement | None:
+    ended = signal_of(story.code, story.signal)
+    node = facts.by_node[story.node_rank]
+    pids = {str(story.pid)} | {pid for hit in story.hits for pid in re.findall(r"\d+", hit.groups.get("pid", ""))}
+    dead = ended is not None or facts.words[story.rank].kind == "cause"
+    hit = max(
+        (hit for hit in node.kernel if hit.groups.get("pid") in pids and dead),
+        key=lambda hit: hit.cause.priority,
+        default=None,
+    )
+    if hit is not None:
+        reason = f"the kernel of {node.name} names pid {hit.groups['pid']}, which is rank {story.rank}'s"
+        return blame("kernel", hit, story, reason, sure=True)
+    if story.oom_kills and ended == KILL:
+        oom = next((hit for hit in node.kernel if hit.cause.family == "OOM_HOST"), None)
+        reason = f"its own memory cgroup counts {story.oom_kills} process(es) that the kernel killed"
+        return replace(
+            blame("kernel", oom, story, reason, sure=True),
+            family="OOM_HOST",
+            cause=title_of(oom) if oom else "out of host memory: the kernel killed the rank",
+            cause_id=oom.cause.id if oom else "host.oomk",
+        )
+    hardware = next(
+        (hit for hit in node.kernel if hit.cause.family in GPU_FAMILIES and not hit.groups.get("pid")), None
+    )
+    if hardware is not None and _is_about_gpu(facts, story):
+        return blame("kernel", hardware, story, f"the kernel of {node.name} tells of its GPU")
+    return None
+
+
+def _is_about_gpu(facts: Facts, story: RankStory) -> bool:
+    hit = facts.words[story.rank].hit
+    said = f"{story.failure.error if story.failure else ''} {hit.text if hit else ''}"
+    family = hit.cause.family if hit else ""
+    return (
+        family in GPU_FAMILIES or "CUDA" in said or "HIP" in said or "nccl.cuda" in (one.cause.id for one in story.hits)
+    )
+
+
+def by_naming(facts: Facts) -> Judgement | None:
+    """A text names the ranks that differ from all others, or that never came."""
+    named = [(story, hit) for story in facts.case.ranks for hit in story.hits if hit.cause.role == "cause"]
+    mismatch = [(story, hit) for story, hit in named if hit.cause.id == "c10d.mismatch"]
+    if mismatch and not _broke_otherwise(facts, "c10d.mismatch"):
+        return _judge_fingerprints(facts, mismatch)
+    for story, hit in named:
+        ranks = _named_ranks(hit)
+        if hit.cause.id not in ("c10d.mbarrier", "c10d.desync", "nccl.wsize") or not ranks:
+            continue
+        if _broke_otherwise(facts, hit.cause.id):
+            return None
+        culprit = facts.by_rank.get(ranks[0])
+        reason = f"rank {story.rank} names {list_ranks(ranks)}"
+        judgement = blame("named", hit, story, reason, ranks)
+        return replace(judgement, rank=ranks[0], node_rank=culprit.node_rank if culprit else _node_of(facts, ranks[0]))
+    return None
+
+
+def _named_ranks(hit: Hit) -> list[int]:
+    text = hit.groups.get("rank") or hit.groups.get("rank2") or ""
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _node_of(facts: Facts, rank: int) -> int | None:
+    return next((node.node_rank for node in facts.case.nodes if rank in node.ranks), None)
+
+
+def _broke_otherwise(facts: Facts, cause_id: str) -> bool:
+    """Tell whether some rank broke of something else: then it is why the named one did not come."""
+    return any(
+        facts.words[story.rank].cause_id != cause_id and strength(facts, story) > 0 for story in facts.case.ranks
+    )
+
+
+def _judge_fingerprints(facts: Facts, said: Sequence[tuple[RankStory, Hit]]) -> Judgement:
+    prints: dict[int, str] = {}
+    for story, hit in said:
+        whole = story.failure.error if story.failure and len(story.failure.error) > len(hit.text) else hit.text
+        for found in _FINGERPRINT.finditer(whole):
+            prints.setdefault(int(found["rank"]), _SHAPE.sub("", found["print"]).strip(" ,."))
+        if other := re.search(r"[Bb]ut Rank (?P<rank>\d+) is running (?:collective: )?(?P<print>.*)", whole):
+            prints.setdefault(int(other["rank"]), _SHAPE.sub("", other["print"]).strip(" ,."))
+    seen = Counter(prints.values())
+    usual = seen.most_common(1)[0][0] if seen else ""
+    odd = sorted(rank for rank, text in prints.items() if text != usual)
+    clear = len(seen) > 1 and seen[usual] > len(odd)
+    first = said[0][0]
+    judgement = blame("named", said[0][1], first, "", sure=clear)
+    if not clear:
+        return replace(
+            judgement,
+            rank=None,
+            node_rank=None,
+            ranks=(),
+            reason="the collectives differ, and neither is the rarer one",
+        )
+    reason = f"of {len(prints)} ranks {seen[usual]} do {usual[:120]}, {list_ranks(odd)} {prints[odd[0]][:120]}"
+    culprit = facts.by_rank.get(odd[0], first)
+    return replace(
+        judgement,
+        rank=odd[0],
+        node_rank=culprit.node_rank,
+        ranks=tuple(odd),
+        reason=reason,
+        evidence=(*show(culprit, next((hit for story, hit in said if story.rank == odd[0]), None)),),
+    )

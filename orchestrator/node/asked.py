@@ -1,0 +1,81 @@
+"""What the launch host asks a pump beside the run itself, and how the answers come back without holding anything up."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+from orchestrator.node import activity, evidence, flight, ras, sockets, stacks
+from orchestrator.node.aside import Aside
+from orchestrator.node.report import ReportJob
+
+Facts = Dict[str, Any]
+Work = Callable[[str, Facts], Facts]
+Answer = Tuple[Facts, bytes]
+"""Header and body of a frame."""
+
+QUESTIONS: Dict[str, Tuple[Work, float]] = {
+    "activity": (activity.measure, 15.0),
+    "evidence": (evidence.gather, 15.0),
+    "flight": (flight.take_dumps, 15.0),
+    "ras": (ras.ask, 10.0),
+    "sockets": (sockets.list_sockets, 5.0),
+    "stacks": (stacks.take_stacks, 15.0),
+}
+"""What is found out, and how long it may take."""
+
+
+class Questions:
+    """The questions that wait for their answers."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._reports: List[Tuple[Any, ReportJob]] = []
+        self._works: List[Tuple[Facts, Aside]] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Somebody waits for an answer that takes a while."""
+        return bool(self._works)
+
+    def take(self, order: Facts) -> bool:
+        """Begin to find out what an order asks; False when it asks nothing."""
+        op = str(order.get("op"))
+        if op == "report":
+            self._reports.append((order.get("id"), ReportJob(self._folder)))
+        elif op in QUESTIONS:
+            work, limit_s = QUESTIONS[op]
+            folder = self._folder
+            aside = Aside(lambda: work(folder, order), limit_s)
+            self._works.append(({"t": "answer", "op": op, "id": order.get("id")}, aside))
+        else:
+            return False
+        return True
+
+    def answers(self) -> Iterator[Answer]:
+        """Give the answers that are ready."""
+        for number, job in self._reports[:]:
+            report = job.done()
+            if report is not None:
+                self._reports.remove((number, job))
+                yield {"t": "report", "id": number, "report": report}, b""
+        for header, aside in self._works[:]:
+            found = aside.done()
+            if found is not None:
+                self._works.remove((header, aside))
+                yield header, found if _is_whole(found) else b'{"error": "it broke off"}'
+
+    def close(self) -> None:
+        """Find out nothing more."""
+        for _, job in self._reports:
+            job.close()
+        for _, aside in self._works:
+            aside.close()
+
+
+def _is_whole(found: bytes) -> bool:
+    try:
+        json.loads(found)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""The last look at ranks that are about to be stopped: what each of them did, before nobody can tell any more."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, Iterable, List
+
+from orchestrator.node import clock, processes
+from orchestrator.node.probe_command import read_text
+
+Facts = Dict[str, Any]
+FILE = "last_look.json"
+ASKED_FOR = frozenset({"interrupt", "terminate", "kill", "elsewhere"})
+"""Stops that somebody wanted: there is nothing to explain."""
+
+
+def take(ranks: Iterable[Facts], reason: str) -> None:
+    """Write down what the ranks of the run folder that is the current one do; costs milliseconds."""
+    ranks = list(ranks)
+    if reason in ASKED_FOR or not ranks:
+        return
+    looks = read_looks(".")
+    looks.append(
+        {
+            "time": clock.now(),
+            "reason": reason,
+            "ranks": [look_at(rank) for rank in ranks],
+        }
+    )
+    os.makedirs("diagnosis", mode=0o700, exist_ok=True)
+    with open(os.path.join("diagnosis", FILE), "w", encoding="utf-8") as file:
+        json.dump(looks, file)
+
+
+def look_at(rank: Facts) -> Facts:
+    """Say what the kernel tells of one rank: its state and what its main thread waits for."""
+    process = processes.read_process(rank["pid"])
+    here = process is not None and process.ticks == rank["ticks"]
+    return {
+        "rank": rank["rank"],
+        "local_rank": rank["local_rank"],
+        "pid": rank["pid"],
+        "state": process.state if process is not None and here else "",
+        "wchan": read_text("/proc/%d/wchan" % rank["pid"]) if here else "",
+    }
+
+
+def read_looks(folder: str) -> List[Facts]:
+    """Read the looks that were taken in a run folder, each rank with the stack that its signal wrote."""
+    try:
+        with open(os.path.join(folder, "diagnosis", FILE), encoding="utf-8") as file:
+            looks: List[Facts] = json.load(file)
+    except (OSError, ValueError):
+        return []
+    return looks

@@ -1,0 +1,228 @@
+"""Reads logs of runs that nobody of us started, or that nobody finished watching, into the form in which a run is judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.diagnosis.case import Case, Odd
+from orchestrator.diagnosis.cause import Hit
+from orchestrator.diagnosis.flight import Dump, parse_dump
+from orchestrator.diagnosis.hang import find_odd
+from orchestrator.diagnosis.logcase import Beside, build_log_case, find_layout, natural_key
+from orchestrator.diagnosis.nodelog import NodeLog, NodeLogReader
+from orchestrator.diagnosis.scan import scan_lines
+from orchestrator.diagnosis.stacks import Stack, merge_stacks, parse_stack
+from orchestrator.diagnosis.tracebacks import Failure, parse_error_file
+from orchestrator.errors import UsageError
+from orchestrator.phases.foreign_lines import read_parts
+from orchestrator.values import Evidence
+
+LOG_ENDINGS = (".log", ".txt", ".out", ".err")
+MOST_SHOWN = 4
+MOST_BESIDE = 64 << 20
+"""A stack or a flight recorder dump is never larger."""
+
+_KERNEL = re.compile(r"^(?P<node>.*?)[._-]?(?:kernel|dmesg|journal|kern)\b", re.IGNORECASE)
+_STACK = re.compile(
+    r"(?:^|[._-])(?:stacks?|py-?spy|proc|faulthandler)(?:[._-](?:native|dump))*[._-]?(?:rank[._-]?)?(?P<rank>\d+)",
+    re.IGNORECASE,
+)
+_FLIGHT = re.compile(r"(?:^|[._-])(?:fr|flight|trace|nccl_trace\w*?)[._-]?(?:rank[._-]?)(?P<rank>\d+)", re.IGNORECASE)
+_ERROR = re.compile(r"^(?:error[._-]?)?(?:rank[._-]?)(?P<rank>\d+)\.json$", re.IGNORECASE)
+_RANK_FILE = re.compile(r"^rank[._-]?(?P<rank>\d+)$", re.IGNORECASE)
+_AGENT_FILE = re.compile(r"^agent[._-]?(?P<node>\d+)$", re.IGNORECASE)
+_NODE_FILE = re.compile(r"^node_(?P<node>\d+)_(?P<name>.+)$")
+_JOB = re.compile(r"^(?P<job>(?:job|run|attempt|try|trial)[._-]?\w*?)[._-](?P<rest>.+)$", re.IGNORECASE)
+_PID = re.compile(r"^(?:Process|Pid:|pid[ =:]) ?(?P<pid>\d+)", re.MULTILINE)
+_SOCKETS = re.compile(r"^(?:ss|netstat|lsof|nvidia-?smi|df|free|top)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run that logs tell of."""
+
+    name: str
+    """Empty where there is only one."""
+    case: Case
+
+
+@dataclass
+class _Folder:
+    """The files of a folder by what they hold."""
+
+    logs: list[Path] = field(default_factory=list)
+    kernels: list[tuple[str, Path]] = field(default_factory=list)
+    stacks: list[tuple[int, Path]] = field(default_factory=list)
+    dumps: list[tuple[int, Path]] = field(default_factory=list)
+    errors: list[tuple[int, Path]] = field(default_factory=list)
+
+
+def read_jobs(path: Path) -> list[Job]:
+    """Read a file or folder of logs.
+
+    Raises:
+        UsageError: it is not there, cannot be read, or holds no log.
+    """
+    try:
+        if path.is_dir():
+            jobs = _read_folder(path)
+        elif path.is_file():
+            jobs = [Job("", build_log_case([_read_log(path.stem, [path], path.parent)]))]
+        else:
+            raise UsageError(what=f"there is no run, folder or file {path}", remedy="aorta-launch ls lists the runs")
+    except OSError as error:
+        raise UsageError(what=f"it cannot be read: {error.strerror}", where=str(error.filename or path)) from None
+    if not jobs:
+        raise UsageError(
+            what="no log lies there", where=str(path), remedy=f"one file a node, ending in {', '.join(LOG_ENDINGS)}"
+        )
+    return jobs
+
+
+def _read_folder(path: Path) -> list[Job]:
+    found = _sort_files(sorted(path.iterdir()))
+    if not (found.logs or found.stacks or found.dumps) and (path / "logs").is_dir():
+        found = _sort_files(sorted((path / "logs").iterdir()))
+    jobs: dict[str, list[tuple[str, Path]]] = {}
+    for file in found.logs:
+        named = _JOB.match(file.stem)
+        jobs.setdefault(named["job"] if named else "", []).append((named["rest"] if named else file.stem, file))
+    if len(jobs) > 1:
+        return [Job(name, _build_case(files, _Folder(), path)) for name, files in sorted(jobs.items())]
+    if not jobs and not (found.stacks or found.dumps):
+        return []
+    return [Job("", _build_case([(file.stem, file) for file in found.logs], found, path))]
+
+
+def _sort_files(files: Iterable[Path]) -> _Folder:
+    found = _Folder()
+    texts: list[Path] = []
+    for file in files:
+        if not file.is_file():
+            continue
+        if flight := _FLIGHT.search(file.name):
+            found.dumps.append((int(flight["rank"]), file))
+        elif error := _ERROR.match(file.name):
+            found.errors.append((int(error["rank"]), file))
+        elif file.suffix in LOG_ENDINGS:
+            if kernel := _KERNEL.match(file.name):
+                found.kernels.append((kernel["node"], file))
+            elif stack := _STACK.search(file.stem):
+                found.stacks.append((int(stack["rank"]), file))
+            elif not _SOCKETS.match(file.stem) and not file.stem.startswith("error_file"):
+                texts.append(file)
+    nodes = [file for file in texts if _NODE_FILE.match(file.stem)]
+    logs = [file for file in texts if file.suffix == ".log"]
+    found.logs = nodes or logs or texts
+    return found
+
+
+def _build_case(named: Sequence[tuple[str, Path]], found: _Folder, root: Path) -> Case:
+    ours = [(node["name"], file) for name, file in named if (node := _NODE_FILE.match(name))]
+    singles = [(name, file) for name, file in named if _RANK_FILE.match(name) or _AGENT_FILE.match(name)]
+    if singles and not ours:
+        logs = [_read_single_files(singles, root)]
+    else:
+        groups: dict[str, list[Path]] = {}
+        for name, file in ours or named:
+            groups.setdefault(name, []).append(file)
+        logs = [
+            _read_log(name, files, root) for name, files in sorted(groups.items(), key=lambda one: natural_key(one[0]))
+        ]
+    layout = {rank: place for place, ranks in enumerate(find_layout(logs).values()) for rank in ranks}
+    places = _find_places(found, logs)
+    return build_log_case(
+        logs,
+        Beside(
+            kernel={_match_node(name, logs): _read_kernel(file) for name, file in found.kernels},
+            errors={rank: failure for rank, file in found.errors if (failure := _read_error(file)) is not None},
+            odd=_read_odd(found, {**layout, **{rank: _place_of(name, logs) for rank, name in places.items()}}, root),
+            places=places,
+        ),
+    )
+
+
+def _read_log(name: str, files: Sequence[Path], root: Path) -> NodeLog:
+    reader = NodeLogReader(name, str(files[-1].relative_to(root)))
+    for file in files:
+        for number, lines in read_parts(file):
+            reader.feed(lines, number)
+    return reader.end()
+
+
+def _read_single_files(singles: Sequence[tuple[str, Path]], root: Path) -> NodeLog:
+    """Read files of one rank or agent each: whose they are is told by their names."""
+    reader = NodeLogReader("", str(singles[0][1].relative_to(root)))
+    for name, file in singles:
+        rank = _RANK_FILE.match(name)
+        mark = f"[rank {int(rank['rank'])}] " if rank else "[agent] "
+        for number, lines in read_parts(file):
+            reader.feed([mark + line for line in lines], number)
+    return reader.end()
+
+
+def _match_node(name: str, logs: Sequence[NodeLog]) -> str:
+    return next((log.name for log in logs if log.name == name), logs[0].name if len(logs) == 1 else name)
+
+
+def _read_kernel(file: Path) -> tuple[Hit, ...]:
+    return tuple(hit for number, lines in read_parts(file) for hit in scan_lines(lines, kernel=True, first=number))
+
+
+def _read_error(file: Path) -> Failure | None:
+    return parse_error_file(_read_small(file))
+
+
+def _read_small(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(MOST_BESIDE)
+
+
+def _find_places(found: _Folder, logs: Sequence[NodeLog]) -> dict[int, str]:
+    """Find the nodes of ranks that only stacks or dumps tell of: by the pids in them, or because there is one node."""
+    ranks = {rank for rank, _ in (*found.stacks, *found.dumps)}
+    if len(logs) == 1:
+        return dict.fromkeys(ranks, logs[0].name)
+    owners = {pid: log.name for log in logs for pid in (log.agent.stopped_pids | {one.pid for one in log.agent.claims})}
+    places: dict[int, str] = {}
+    for rank, file in found.stacks:
+        pid = _PID.search(_read_small(file)[:400].decode("utf-8", "replace"))
+        if pid is not None and int(pid["pid"]) in owners:
+            places[rank] = owners[int(pid["pid"])]
+    return places
+
+
+def _place_of(name: str, logs: Sequence[NodeLog]) -> int:
+    return next((place for place, log in enumerate(logs) if log.name == name), 0)
+
+
+def _read_odd(found: _Folder, layout: dict[int, int], root: Path) -> Odd | None:
+    stacks: list[Stack] = []
+    for rank, file in found.stacks:
+        stack = parse_stack(_read_small(file).decode("utf-8", "replace"), rank, layout.get(rank, 0))
+        if stack is not None:
+            stacks.append(stack)
+    dumps: list[Dump] = []
+    for rank, file in found.dumps:
+        dump = parse_dump(_read_small(file), rank)
+        if dump is not None:
+            dumps.append(dump)
+    odd = find_odd(merge_stacks(stacks), dumps) if stacks or dumps else None
+    if odd is None or odd.evidence:
+        return odd
+    files = found.dumps if odd.rule == "flight recorder" else found.stacks
+    shown = [file for rank, file in files if rank in odd.ranks] or [file for _, file in files]
+    return replace(odd, evidence=tuple(Evidence(file=str(file.relative_to(root))) for file in shown[:MOST_SHOWN]))
+
+
+def is_experiment(path: Path) -> bool:
+    """Tell whether a folder is an experiment directory of ours."""
+    try:
+        document = json.loads((path / "run.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and "state" in document

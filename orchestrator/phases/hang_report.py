@@ -1,0 +1,205 @@
+"""Saves the evidence of a hang without stopping anything: stacks, flight recorders, RAS, sockets, what the nodes know."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import queue
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.diagnosis.flight import Dump, parse_dump
+from orchestrator.diagnosis.hang import find_odd, with_ended
+from orchestrator.diagnosis.stacks import Stack
+from orchestrator.diagnosis.stacks_node import NodeLook, list_looks, list_stacks
+from orchestrator.output.hang_text import render_hang
+from orchestrator.output.stacks_text import render_stacks, stacks_document
+from orchestrator.phases.record import write_json
+from orchestrator.phases.stacks import STACKS_S, ask_nodes, look_at_node, take_answers, write_stacks
+from orchestrator.values import Evidence
+
+if TYPE_CHECKING:
+    from orchestrator.diagnosis.case import Odd
+    from orchestrator.phases.reader import NodeReader
+    from orchestrator.plan.paths import ExperimentPaths
+    from orchestrator.values import Plan
+
+FLIGHT_S = 6.0
+"""Beyond the stacks: a rank whose interpreter is locked up gives no dump at all."""
+REST_S = 20.0
+NATIVE_S = 12.0
+MOST_NATIVE = 4
+MOST_FILES = 4
+Asked = Mapping["NodeReader", "queue.SimpleQueue[Mapping[str, Any]]"]
+
+
+@dataclass
+class Report:
+    """One hang, from the moment it was noticed on."""
+
+    plan: Plan
+    paths: ExperimentPaths
+    readers: Sequence[NodeReader]
+    since: float
+    """The last sign of progress, in seconds since the epoch."""
+    action: str
+    ended: tuple[int, ...] = ()
+    """Ranks that had ended by themselves before."""
+    number: int = 0
+    looks: tuple[NodeLook, ...] = ()
+    dumps: list[Dump] = field(default_factory=list)
+    odd: Odd | None = None
+    words: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Where the evidence of this one lies."""
+        return self.paths.diagnosis / f"hang_{self.number}"
+
+    @property
+    def stacks(self) -> list[Stack]:
+        """What the ranks were doing."""
+        return list_stacks(self.looks)
+
+
+def gather(report: Report, activity: Mapping[int, Mapping[str, Any]], now: float) -> None:
+    """Ask all nodes at once what their ranks do, find who is odd, and save it; a full disk here costs the files alone."""
+    flight = {reader: reader.ask_ahead({"op": "flight"}) for reader in report.readers if reader.is_alive()}
+    answers = ask_nodes(report.readers, {"op": "stacks"}, STACKS_S)
+    report.looks = tuple(
+        look_at_node(report.plan, node.node_rank, node.node.name, answers.get(node.node_rank, {"error": "no answer"}))
+        for node in report.plan.nodes
+    )
+    dumps = take_dumps(take_answers(flight, FLIGHT_S))
+    report.dumps = [dump for rank, (_, data) in sorted(dumps.items()) if (dump := parse_dump(data, rank)) is not None]
+    odd = find_odd(report.stacks, report.dumps)
+    report.odd = with_ended(odd, report.ended) if odd is not None else None
+    with contextlib.suppress(OSError):
+        report.number = make_folder(report.paths)
+        write_stacks(report.folder / "stacks", report.looks)
+        write_dumps(report.folder / "flight", dumps)
+        for node_rank, answer in activity.items():
+            write_json(report.folder / f"activity_{node_rank}.json", plain(answer))
+    name_evidence(report)
+    tell(report, now)
+
+
+def name_evidence(report: Report) -> None:
+    """Put down which files show what is said."""
+    if report.odd is None:
+        return
+    told = [report.folder / "report.txt"]
+    for rank in report.odd.ranks[:MOST_FILES]:
+        told += [report.folder / "stacks" / f"rank_{rank:04d}.txt", *report.folder.glob(f"flight/rank_{rank:04d}.*")]
+    files = tuple(Evidence(file=str(path.relative_to(report.paths.root))) for path in told)
+    report.odd = replace(report.odd, evidence=files)
+
+
+def tell(report: Report, now: float) -> None:
+    """Write the report, for people and as data."""
+    silent = [node.node for node in report.looks if node.error]
+    report.words = render_hang(
+        report.odd,
+        report.plan,
+        since=report.since,
+        now=now,
+        folder=f"{report.folder.relative_to(report.paths.root)}/",
+        action=report.action,
+        silent=silent,
+    )
+    stacks = render_stacks("what every rank was doing", report.looks).plain
+    with contextlib.suppress(OSError):
+        (report.folder / "report.txt").write_text(f"{report.words}\n\n{stacks}\n", "utf-8", "backslashreplace")
+        document = {
+            "schema": 1,
+            "run_id": report.plan.run_id,
+            "since": round(report.since, 3),
+            "noticed": round(now, 3),
+            "action": report.action,
+            "odd": None if report.odd is None else asdict(report.odd),
+            "stacks": stacks_document(report.plan.run_id, report.looks),
+        }
+        write_json(report.folder / "report.json", document)
+
+
+def gather_rest(report: Report) -> None:
+    """Save what takes longer, or explains more than it names: the nodes themselves, RAS, sockets, native stacks."""
+    asked: dict[str, Asked] = {
+        op: {reader: reader.ask_ahead({"op": op}) for reader in report.readers if reader.is_alive()}
+        for op in ("evidence", "ras", "sockets")
+    }
+    native = ask_native(report)
+    end = time.monotonic() + REST_S
+    with contextlib.suppress(OSError):
+        for op, waiting in asked.items():
+            for node_rank, answer in take_answers(waiting, max(0.0, end - time.monotonic())).items():
+                keep_answer(report.folder, op, node_rank, answer)
+        for node_rank, answer in take_answers(native, max(1.0, end - time.monotonic())).items():
+            node = report.plan.nodes[node_rank]
+            look = look_at_node(report.plan, node_rank, node.node.name, answer)
+            write_stacks(report.folder / "native", [look])
+
+
+def ask_native(report: Report) -> Asked:
+    """Ask for native stacks of the odd ranks and of one other: it stops a process for a moment, so not of all."""
+    odd = set(report.odd.ranks[: MOST_NATIVE - 1]) if report.odd is not None else set()
+    other = next((look.rank for look in list_looks(report.looks) if look.rank not in odd), None)
+    wanted = odd | ({other} if other is not None else set())
+    asked = {}
+    for reader in report.readers:
+        here = sorted(wanted & set(reader.node.ranks))
+        if here and reader.is_alive():
+            asked[reader] = reader.ask_ahead({"op": "stacks", "native": True, "ranks": here})
+    return asked
+
+
+def keep_answer(folder: Path, op: str, node_rank: int, answer: Mapping[str, Any]) -> None:
+    """Keep what one node told of itself; what is a text stays one."""
+    if op == "evidence":
+        write_json(folder / f"node_{node_rank}.json", plain(answer))
+        return
+    text = str(answer.get("text") or "")
+    why = str(answer.get("why") or "")
+    if text or why:
+        (folder / f"{op}_{node_rank}.txt").write_text(text or f"nothing: {why}\n", "utf-8", "backslashreplace")
+
+
+def plain(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what only carried the answer here."""
+    return {name: value for name, value in answer.items() if name not in ("t", "op", "id", "n")}
+
+
+def take_dumps(answers: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[str, bytes]]:
+    """Unpack the flight recorders that came: by rank, how a file of it is called and what it holds."""
+    dumps: dict[int, tuple[str, bytes]] = {}
+    for raw in itertools.chain.from_iterable(answer.get("ranks") or () for answer in answers.values()):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            data = base64.b64decode(raw["data"])
+            dumps[int(raw["rank"])] = ("json" if data.lstrip()[:1] == b"{" else "pickle", data)
+    return dumps
+
+
+def write_dumps(folder: Path, dumps: Mapping[int, tuple[str, bytes]]) -> None:
+    """Keep the flight recorders as they came, for torch's own tools as well."""
+    if dumps:
+        folder.mkdir(exist_ok=True)
+    for rank, (form, data) in dumps.items():
+        (folder / f"rank_{rank:04d}.{form}").write_bytes(data)
+
+
+def make_folder(paths: ExperimentPaths) -> int:
+    """Make the folder of a new hang and give its number.
+
+    Raises:
+        OSError: the disk here is full.
+    """
+    paths.diagnosis.mkdir(exist_ok=True)
+    for number in itertools.count(1):
+        with contextlib.suppress(FileExistsError):
+            (paths.diagnosis / f"hang_{number}").mkdir()
+            return number
+    raise AssertionError
