@@ -16,10 +16,11 @@ from orchestrator.output.verdict_text import render_verdict, verdict_document
 from orchestrator.output.why_text import render_why, why_document
 from orchestrator.output.wording import shorten_path
 from orchestrator.phases import control
-from orchestrator.phases.foreign import is_experiment, read_jobs
+from orchestrator.phases.foreign import read_jobs
+from orchestrator.phases.foreign_ours import is_experiment
 from orchestrator.phases.known_runs import KnownRun, choose_run, read_known_runs
 from orchestrator.phases.saved_run import SavedRun, read_saved_run
-from orchestrator.values import Exit, Verdict
+from orchestrator.values import Exit, Node, Verdict
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
@@ -75,7 +76,8 @@ def _describe(path: Path) -> KnownRun:
     remembered = next((run for run in read_known_runs(Path.home()) if run.run_id == run_id), None)
     if remembered is not None:
         return remembered
-    return KnownRun(run_id=run_id, entry=path / "run.json", experiment=str(path), live=False, nodes=(), ssh={})
+    nodes = tuple(Node(name=str(one["name"]), host=str(one["host"])) for one in document.get("nodes") or ())
+    return KnownRun(run_id=run_id, entry=path / "run.json", experiment=str(path), live=False, nodes=nodes, ssh={})
 
 
 def show_saved(saved: SavedRun, verdict: Verdict, talk: Talk) -> None:

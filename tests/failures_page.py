@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.diagnosis.cause import Cause, Family, Hit
 from orchestrator.diagnosis.causes import CAUSES
-from orchestrator.diagnosis.scan import scan_text
+from orchestrator.diagnosis.scan import scan_text, title_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "failures.md"
 EXCERPTS = Path(__file__).parent / "data" / "causes"
@@ -45,7 +45,7 @@ FAMILIES: dict[Family, str] = {
     "SSH": "SSH",
     "DEPLOY": "Copy of the code",
     "NODE_LOST": "Lost nodes",
-    "NOISE": "Lines that mean little",
+    "NOISE": "Lines that speak of others, or mean little",
 }
 INTRO = """# Failures
 
@@ -53,7 +53,7 @@ What can be wrong with a run, by its family: how it reads, what it means, and wh
 section. The page is made from the catalogue of causes (`orchestrator/diagnosis/causes/`) and the excerpts of its tests
 (`tests/data/causes/`). A line alone proves little: which rank broke first is decided from all of them, so a section that
 says "of another rank" is never the answer, and one that says "hint" needs a second fact. Lines of the kernel log are marked; they
-count where they name the process of a rank, or the GPU or disk that it uses. Parts in capitals stand for yours.
+count where they name the process of a rank, or the GPU or disk that it uses.
 """
 ROLES = {"cause": "", "victim": "of another rank", "confirm": "kernel log", "hint": "hint", "noise": "means nothing"}
 SPELLINGS = {
@@ -119,7 +119,8 @@ def build_page() -> str:
         sections.setdefault(cause.section, []).append(cause)
     by_family: dict[Family, list[str]] = {family: [] for family in FAMILIES}
     for name, causes in sections.items():
-        by_family[causes[0].family].append(name)
+        others = all(cause.role == "victim" for cause in causes)
+        by_family["NOISE" if others else causes[0].family].append(name)
     lines = [INTRO]
     for family, names in by_family.items():
         links = " · ".join(f"[{build_heading(name)}](#{name})" for name in names)
@@ -127,53 +128,43 @@ def build_page() -> str:
     for family, names in by_family.items():
         lines += ["", f"## {FAMILIES[family]}: {family}"]
         for name in names:
-            lines += ["", *build_section(name, sections[name])]
+            lines += ["", f"### {build_heading(name)}", ""]
+            lines.append("\n\n".join("\n".join(build_cause(cause, family)) for cause in sections[name]))
     return "\n".join(lines) + "\n"
 
 
-def build_section(name: str, causes: Sequence[Cause]) -> Iterator[str]:
-    """Build one section: every cause with what it looks like, what it means and what to do."""
-    yield f"### {build_heading(name)}"
-    for cause in causes:
-        role = ROLES[cause.role]
-        family = "" if cause.family == causes[0].family else cause.family
-        marks = ", ".join(filter(None, (role, family)))
-        yield ""
-        yield f"**{build_title(cause)}** (`{cause.id}`{', ' + marks if marks else ''})"
-        yield ""
-        yield from build_looks(cause)
-        yield f"{cause.explanation}"
-        if cause.remedy:
-            yield ""
-            yield f"*To do:* {build_words(cause.remedy)}"
+def build_cause(cause: Cause, family: Family) -> Iterator[str]:
+    """Build what one cause looks like, what it means and what to do."""
+    example = find_example(cause)
+    title = title_of(example) if example else cause.title
+    marks = ", ".join(
+        filter(None, (f"`{cause.id}`", ROLES[cause.role], "" if cause.family == family else cause.family))
+    )
+    yield f"**{escape(title)}** ({marks})"
+    yield ""
+    told = bool(cause.patterns or cause.signals or cause.codes)
+    lines = [example.text.strip()] if example else [] if told else read_excerpt(cause.id).blocks[0].splitlines()
+    if lines:
+        short = (text[:LONGEST_EXAMPLE] + (" …" if len(text) > LONGEST_EXAMPLE else "") for text in lines)
+        yield from ("```", *short, "```", "")
+    ends = [*(f"signal {number}" for number in cause.signals), *(f"exit code {number}" for number in cause.codes)]
+    yield f"Ends with {', '.join(ends)}. {cause.explanation}" if ends else cause.explanation
+    yield ""
+    yield f"*To do:* {cause.remedy}"
 
 
 def build_heading(name: str) -> str:
     """Build the heading of which GitHub makes this anchor."""
     words = " ".join(SPELLINGS.get(word, word) for word in name.split("-"))
-    return words[0].upper() + words[1:]
+    return words if name.split("-", maxsplit=1)[0] in SPELLINGS else words[0].upper() + words[1:]
 
 
-def build_title(cause: Cause) -> str:
-    """Build its title as one can read it without a run; what a run fills in stands in capitals."""
-    title = build_words(cause.title)
-    return title[0].upper() + title[1:]
+def escape(text: str) -> str:
+    """Keep what a program printed from being read as Markdown."""
+    return re.sub(r"([\\`*_<\[\]])", r"\\\1", text)
 
 
-def build_words(text: str) -> str:
-    """Replace what a run fills in."""
-    return re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), re.sub(r"\[([^\[\]]*\{\w+\}[^\[\]]*)\]", r"\1", text))
-
-
-def build_looks(cause: Cause) -> Iterator[str]:
-    """Build the example: the line of its excerpt that is known by its words, or how the process ended."""
-    excerpt = read_excerpt(cause.id)
-    known = [hit.text for hit in scan_text(excerpt.blocks[0], kernel=cause.role == "confirm") if hit.cause is cause]
-    if known:
-        text = known[0].strip()
-        yield from ("```", text[:LONGEST_EXAMPLE] + (" …" if len(text) > LONGEST_EXAMPLE else ""), "```")
-    ends = [*(f"signal {number}" for number in cause.signals), *(f"exit code {number}" for number in cause.codes)]
-    if ends:
-        yield f"Ends with {', '.join(ends)}."
-    if known or ends:
-        yield ""
+def find_example(cause: Cause) -> Hit | None:
+    """Find the line of its excerpt by which it is known."""
+    hits = scan_text(read_excerpt(cause.id).blocks[0], kernel=cause.role == "confirm")
+    return next((hit for hit in hits if hit.cause.id == cause.id), None)

@@ -122,6 +122,17 @@ class Facts:
         """Tell whether a rank was ended by a signal that nobody's agent sends."""
         return not story.stopped and signal_of(story.code, story.signal) in CRASHES | {KILL}
 
+    def was_asked(self, story: RankStory) -> bool:
+        """Tell whether somebody else asked a rank to end: its agent only does when another rank of the node has failed."""
+        asked = signal_of(story.code, story.signal) in ASKED and not story.stopped and story.exact
+        return asked and not any(
+            other.node_rank == story.node_rank
+            and other.rank != story.rank
+            and other.code != 0
+            and moment(other) <= moment(story)
+            for other in self.case.ranks
+        )
+
     def name(self, node_rank: int | None) -> str:
         """Name a node."""
         node = self.by_node.get(node_rank) if node_rank is not None else None
@@ -145,7 +156,7 @@ def strength(facts: Facts, story: RankStory) -> int:
         # Its words were said before it was told to end.
         return 2 if word.kind == "cause" and not facts.case.watched else 0
     ended = signal_of(story.code, story.signal)
-    if ended == KILL or (ended in CRASHES and not facts.is_victim(story)):
+    if ended == KILL or (ended in CRASHES and not facts.is_victim(story)) or facts.was_asked(story):
         return 3
     if word.kind == "cause" or facts.is_victim(story):
         return 2 if word.kind == "cause" else 0

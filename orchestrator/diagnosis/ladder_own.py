@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from signal import Signals
 
@@ -30,6 +30,10 @@ SETTINGS: frozenset[Family] = frozenset({"NET", "CONFIG", "ENV", "PORT", "RDZV",
 """What all ranks were given alike: when all fail of it, none of them is to blame."""
 
 
+RECEIVED = frozenset({"gloo.size", "nccl.truncated"})
+"""Said by the rank that receives: the one that sent too much, or something else, lives on."""
+
+
 def by_own_end(facts: Facts) -> Judgement | None:
     """The earliest rank that broke by itself: by a signal, by a cause that the catalogue knows, by its own exception."""
     own = [
@@ -41,7 +45,9 @@ def by_own_end(facts: Facts) -> Judgement | None:
     if not own:
         return None
     story, word, _ = _first(facts, own)
-    alike = [one for one, said, _ in own if said.cause_id == word.cause_id and _same(one, story, said)]
+    if word.cause_id in RECEIVED and facts.case.odd is not None and facts.case.odd.ranks:
+        return None
+    alike = _find_alike(facts, story, word)
     judgement = _judge_end(facts, story, word, alike)
     everyone = {one.rank for one in facts.case.ranks if one.code != 0}
     if (
@@ -59,10 +65,19 @@ def by_own_end(facts: Facts) -> Judgement | None:
     return judgement
 
 
-def _same(one: RankStory, other: RankStory, word: Word) -> bool:
-    if word.hit is not None and is_telling(word.hit):
-        return True
-    return (one.failure.error if one.failure else one.code) == (other.failure.error if other.failure else other.code)
+def _find_alike(facts: Facts, story: RankStory, word: Word) -> list[RankStory]:
+    """Find the ranks that broke of the same; also those that were stopped when they had just said so."""
+    if word.kind == "cause" and word.hit is not None and is_telling(word.hit):
+        return [one for one in facts.case.ranks if one.code != 0 and facts.words[one.rank].cause_id == word.cause_id]
+    error = story.failure.error if story.failure else ""
+    same = [
+        one
+        for one in facts.case.ranks
+        if strength(facts, one) > 0
+        and (one.failure.error if one.failure else "") == error
+        and (one.code, one.signal) == (story.code, story.signal)
+    ]
+    return same or [story]
 
 
 def _first(facts: Facts, own: Sequence[tuple[RankStory, Word, int]]) -> tuple[RankStory, Word, int]:
@@ -85,12 +100,11 @@ def _is_root(facts: Facts, story: RankStory) -> bool:
 
 def _judge_end(facts: Facts, story: RankStory, word: Word, alike: Sequence[RankStory]) -> Judgement:
     ended = signal_of(story.code, story.signal)
-    others = [one for one in facts.case.ranks if one.rank not in {same.rank for same in alike} and one.code != 0]
-    aside = (
-        f"; {list_ranks(one.rank for one in others)} only felt it" if others and not _strengths(facts, others) else ""
-    )
+    aside = _aside(facts, {one.rank for one in alike})
     ranks = tuple(sorted(one.rank for one in alike))
-    if ended == KILL:
+    if word.hit is not None and word.cause_id in RECEIVED:
+        return _judge_receiver(story, word.hit)
+    if ended == KILL or facts.was_asked(story):
         return _judge_kill(facts, story, aside)
     if ended in CRASHES:
         return _judge_crash(facts, story, word, aside)
@@ -103,12 +117,12 @@ def _judge_end(facts: Facts, story: RankStory, word: Word, alike: Sequence[RankS
         family="CODE",
         rule="exit",
         confidence="likely",
-        cause=f"the script ended with exit code {story.code}, without a word",
+        cause=f"the script ended with exit code {story.code}",
         cause_id="exit.code",
         rank=story.rank,
         node_rank=story.node_rank,
         ranks=ranks,
-        reason=f"its own exit code{aside}",
+        reason=f"it ended by itself with that code, and raised nothing{aside}",
         evidence=show(story),
         last_lines=_last_lines(story),
     )
@@ -123,8 +137,13 @@ def own_ranks(facts: Facts) -> list[RankStory]:
     return [story for story in facts.case.ranks if strength(facts, story) > 0]
 
 
-def _strengths(facts: Facts, stories: Sequence[RankStory]) -> bool:
-    return any(strength(facts, story) > 0 for story in stories)
+def _aside(facts: Facts, culprits: Container[int]) -> str:
+    """Say what became of the others, where none of them broke by itself."""
+    others = [one for one in facts.case.ranks if one.rank not in culprits and one.code != 0]
+    if any(strength(facts, one) > 0 for one in others):
+        return ""
+    felt = [one.rank for one in others if facts.is_victim(one)]
+    return f"; {list_ranks(felt)} lost {'it' if len(felt) == 1 else 'their peers'} after that" if felt else ""
 
 
 def _last_lines(story: RankStory) -> tuple[str, ...]:
@@ -132,21 +151,29 @@ def _last_lines(story: RankStory) -> tuple[str, ...]:
 
 
 def _judge_kill(facts: Facts, story: RankStory, aside: str) -> Judgement:
-    exit_word = f"exit code {story.code}" if story.code else "SIGKILL"
+    name = signal_name(signal_of(story.code, story.signal))
+    how = f"exit code {story.code}" if story.code else name
     node = facts.by_node[story.node_rank]
-    unknown = "" if node.kernel else "; the kernel's log is not at hand, so it may have been for memory"
+    quiet = " and said nothing of its own" if story.failure is None else ""
+    unknown = (
+        "; the kernel's log is not at hand, so it may have been for memory"
+        if name == "SIGKILL" and not node.kernel
+        else ""
+    )
     return Judgement(
         family="KILLED",
         rule="exit",
         confidence="likely",
-        cause="killed by SIGKILL",
-        cause_id="exit.kill",
+        cause=f"killed by {name}",
+        cause_id="exit.kill" if name == "SIGKILL" else "exit.term",
         rank=story.rank,
         node_rank=story.node_rank,
         ranks=(story.rank,),
-        reason=f"it ended with {exit_word} and said nothing of its own{unknown}{aside}",
+        reason=f"it ended with {how}{quiet}, before anything else failed{unknown}{aside}",
         evidence=show(story),
-        remedy="ask the kernel log of that node for `Killed process`; without one, a person or a program did it",
+        remedy="ask the kernel log of that node for `Killed process`; without one, a person or a program did it"
+        if name == "SIGKILL"
+        else "a person or a program on that node sent it: a clean-up, a scheduler, a limit of a session",
     )
 
 
@@ -155,8 +182,6 @@ def _judge_crash(facts: Facts, story: RankStory, word: Word, aside: str) -> Judg
     number = signal_of(story.code, story.signal) or Signals.SIGABRT
     name = signal_name(number)
     if word.kind == "cause" and word.hit is not None:
-        if word.hit.cause.id == "gloo.size":
-            return _judge_receiver(story, word.hit)
         return blame("exit", word.hit, story, f"it ended by {name} and said so itself{aside}", sure=True)
     family: Family = "SHM" if number == Signals.SIGBUS else "CRASH"
     return Judgement(
@@ -175,11 +200,11 @@ def _judge_crash(facts: Facts, story: RankStory, word: Word, aside: str) -> Judg
 
 
 def _judge_receiver(story: RankStory, hit: Hit) -> Judgement:
-    """Gloo aborts the rank that receives: the one that sent too much lives on."""
+    """Say what was received where; who sent it is not told."""
     cause, remedy, cause_id = told(hit)
     return Judgement(
         family="MISMATCH",
-        rule="exit",
+        rule="receiver",
         confidence="likely",
         cause=cause,
         cause_id=cause_id,

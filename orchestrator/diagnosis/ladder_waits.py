@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from orchestrator.diagnosis.case import Judgement, RankStory
-from orchestrator.diagnosis.ladder_facts import Facts, list_ranks, show
+from orchestrator.diagnosis.ladder_facts import STORE, WAITED, Facts, list_ranks, show
 from orchestrator.values import Evidence
 
 LEAST_FOR_A_MAJORITY = 2
@@ -218,6 +218,18 @@ def undecided(facts: Facts) -> Judgement:
     """Say what is known, and blame nobody."""
     first = _earliest(facts)
     evidence: tuple[Evidence, ...] = tuple(place for story in facts.victims[:3] for place in show(story))
+    stores = {facts.words[story.rank].cause_id for story in facts.victims} - WAITED
+    if facts.victims and stores <= STORE and not facts.waiters:
+        return Judgement(
+            family="RDZV",
+            rule="undecided",
+            confidence="unknown",
+            cause="the store of the ranks went away or was never there",
+            cause_id=min(stores),
+            reason=f"{list_ranks(story.rank for story in facts.victims)} lost the store, and nothing tells why",
+            evidence=evidence,
+            remedy="look at what the rank that keeps the store did, usually rank 0",
+        )
     if facts.waiters:
         return Judgement(
             family="HANG",
@@ -225,7 +237,7 @@ def undecided(facts: Facts) -> Judgement:
             confidence="unknown",
             cause="all ranks waited for each other in vain",
             cause_id="rule.hang",
-            reason=f"{len(facts.waiters)} ranks waited in vain, and nothing tells for whom",
+            reason=f"{list_ranks(story.rank for story in facts.waiters)} waited in vain, and nothing tells for whom",
             evidence=evidence,
             remedy="run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL` and the flight recorder; check the links between the nodes",
         )

@@ -13,6 +13,8 @@ FELL_OUT = frozenset({"MISMATCH", "HANG"})
 """Ranks that disagree: any file that differs can be the reason."""
 BROKE = frozenset({"CODE", "CONFIG", "ENV", "DATA", "CKPT", "UNKNOWN"})
 """A rank that broke by itself: only a file can be the reason in which it broke."""
+MISFITS = frozenset({"TypeError", "AttributeError", "ImportError", "NameError"})
+"""What a caller and a callee of two versions raise."""
 MOST_NAMED = 3
 
 
@@ -26,10 +28,10 @@ def find_odd_code(judgement: Judgement, case: Case, texts: Texts) -> Judgement:
     if odd is None:
         return judgement
     node_rank, files = odd
-    if judgement.family in BROKE and not _broke_in(files, node_rank, judgement, case):
-        return judgement
     names = ", ".join(files[:MOST_NAMED]) + (f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else "")
     name = next(node.name for node in case.nodes if node.node_rank == node_rank)
+    if judgement.family in BROKE and not _broke_of(files, node_rank, judgement, case):
+        return replace(judgement, reason=f"{judgement.reason}; {name} has other code than the rest: {names}")
     rank = judgement.rank if judgement.node_rank == node_rank else None
     return replace(
         judgement,
@@ -45,11 +47,13 @@ def find_odd_code(judgement: Judgement, case: Case, texts: Texts) -> Judgement:
     )
 
 
-def _broke_in(files: list[str], node_rank: int, judgement: Judgement, case: Case) -> bool:
-    """Tell whether the rank that broke did so in one of the files that differ, on the node where they do."""
+def _broke_of(files: list[str], node_rank: int, judgement: Judgement, case: Case) -> bool:
+    """Tell whether a rank of the odd node broke in a file that differs, or of names that do not fit together."""
     story = next((story for story in case.ranks if story.rank == judgement.rank), None)
     if story is None or story.node_rank != node_rank or story.failure is None:
         return False
+    if story.failure.error.partition(":")[0] in MISFITS:
+        return True
     places = [frame.partition(":")[0] for frame in story.failure.frames]
     return any(place == file or place.endswith(f"/{file}") for place in places for file in files)
 

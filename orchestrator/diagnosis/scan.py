@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from orchestrator.diagnosis.cause import Cause, Hit
@@ -14,6 +14,8 @@ from orchestrator.diagnosis.literals import find_literals
 LONGEST = 4000
 """What stands further right in a line is not looked at: an expression must not meet a megabyte."""
 BLOCK = 256
+WHERE_LEVELS_STAND = 120
+_WARNING = re.compile(r"^(?:\S+:\d+: )?\w*Warning: |\b(?<!NCCL )(?:WARNING|INFO|DEBUG)\b")
 _PREFIX = re.compile(r"^\[rank ?\d+\](?::\s?|\s(?=\[|Traceback|\w*Error))")
 
 
@@ -105,7 +107,11 @@ def _build_finder(matcher: Matcher, block: Sequence[str]) -> Callable[[int, str]
 
     def find(number: int, line: str) -> Hit | None:
         text = _PREFIX.sub("", line.rstrip("\r\n")[:LONGEST])
-        return max(matcher.match(text, number, near), key=lambda hit: hit.cause.priority, default=None)
+        hit = max(matcher.match(text, number, near), key=lambda hit: hit.cause.priority, default=None)
+        if hit is not None and hit.cause.role == "cause" and _WARNING.search(text[:WHERE_LEVELS_STAND]):
+            # It was survived, as far as whoever wrote it knew.
+            return replace(hit, cause=replace(hit.cause, role="hint"))
+        return hit
 
     return find
 

@@ -106,7 +106,8 @@ class Speech:
         if self.utterances and self._open == 0:
             before = self.utterances.pop()
             self._start, self._agent = before.start, before.agent
-            self._hits = list(before.hits)
+            # An exception that was handled, of which no more is known, explains nothing.
+            self._hits = [hit for hit in before.hits if is_telling(hit)]
             self._frames = list(before.failure.frames) if keep_frames else []
             self._chained = True
 
@@ -118,7 +119,9 @@ class Speech:
                 place = f"{frame['file']}:{frame['line']}"
                 self._frames.append(place + (f" in {frame['function']}" if frame["function"] else ""))
             return
-        if hit is not None and len(self._hits) < MOST_HITS:
+        # A line of code that is quoted is no message, whatever words it holds.
+        said = hit is not None and (hit.cause.role == "hint" or not text.startswith("    "))
+        if hit is not None and said and len(self._hits) < MOST_HITS:
             self._hits.append(hit)
         if EXCEPTION.match(text):
             self._close(number, text)

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from orchestrator.node import activity, evidence, flight, ras, sockets, stacks
 from orchestrator.node.aside import Aside
 from orchestrator.node.report import ReportJob
 
 Facts = Dict[str, Any]
-Work = Callable[[str, Facts], Facts]
 Answer = Tuple[Facts, bytes]
 """Header and body of a frame."""
 
-QUESTIONS: Dict[str, Tuple[Work, float]] = {
-    "activity": (activity.measure, 15.0),
-    "evidence": (evidence.gather, 15.0),
-    "flight": (flight.take_dumps, 15.0),
-    "ras": (ras.ask, 10.0),
-    "sockets": (sockets.list_sockets, 5.0),
-    "stacks": (stacks.take_stacks, 15.0),
+QUESTIONS: Dict[str, Tuple[str, float]] = {
+    "activity": ("measure", 15.0),
+    "evidence": ("gather", 15.0),
+    "flight": ("take_dumps", 15.0),
+    "ras": ("ask", 10.0),
+    "sockets": ("list_sockets", 5.0),
+    "stacks": ("take_stacks", 15.0),
 }
-"""What is found out, and how long it may take."""
+"""What is found out, by the module of that name: its function, and how long it may take."""
 
 
 class Questions:
@@ -44,9 +43,8 @@ class Questions:
         if op == "report":
             self._reports.append((order.get("id"), ReportJob(self._folder)))
         elif op in QUESTIONS:
-            work, limit_s = QUESTIONS[op]
-            folder = self._folder
-            aside = Aside(lambda: work(folder, order), limit_s)
+            function, limit_s = QUESTIONS[op]
+            aside = Aside(lambda: find_out(op, function, self._folder, order), limit_s)
             self._works.append(({"t": "answer", "op": op, "id": order.get("id")}, aside))
         else:
             return False
@@ -71,6 +69,12 @@ class Questions:
             job.close()
         for _, aside in self._works:
             aside.close()
+
+
+def find_out(op: str, function: str, folder: str, order: Facts) -> Facts:
+    """Find out what an order asks; what that needs is loaded only now, and not into the pump itself."""
+    work: Callable[[str, Facts], Facts] = getattr(importlib.import_module("orchestrator.node." + op), function)
+    return work(folder, order)
 
 
 def _is_whole(found: bytes) -> bool:

@@ -16,8 +16,8 @@ import time
 from typing import Any
 
 from orchestrator.node import clock, ending, gpu_memory, missing, runfolder
+from orchestrator.node.asked import Questions
 from orchestrator.node.logfiles import LogFiles
-from orchestrator.node.report import ReportJob
 from orchestrator.node.wire import Lines, Wire, frame
 
 POLL_S = 0.1
@@ -56,7 +56,7 @@ class Pump:
         self.next_connect = math.inf
         self.said_end = False
         self.busy = False
-        self.reports: list[tuple[Any, ReportJob]] = []
+        self.questions = Questions(self.folder)
         os.set_blocking(wire.out, False)
 
     # -- to the launch host
@@ -84,13 +84,10 @@ class Pump:
         for name, data in self.files.errors():
             self.send({"t": "file", "f": name}, data)
 
-    def send_reports(self) -> None:
-        """Send the reports that are ready; one that waits for a driver keeps nobody waiting."""
-        for number, job in self.reports[:]:
-            report = job.done()
-            if report is not None:
-                self.send({"t": "report", "id": number, "report": report})
-                self.reports.remove((number, job))
+    def send_answers(self) -> None:
+        """Send the answers that are ready; one that waits for a driver keeps nobody waiting."""
+        for header, body in self.questions.answers():
+            self.send(header, body)
 
     def has_all(self) -> bool:
         """Tell whether all was sent that stood in the files at the end; a survivor may write without end."""
@@ -156,8 +153,7 @@ class Pump:
 
     def obey(self, order: dict[str, Any]) -> None:
         """Pass an order on; without a supervisor, stopping is done here."""
-        if order["op"] == "report":
-            self.reports.append((order.get("id"), ReportJob(self.folder)))
+        if self.questions.take(order):
             return
         self.went = self.went or order["op"] == "go"
         if order["op"] == "offsets":
@@ -229,11 +225,12 @@ class Pump:
                 drained = drained + 1 if self.final and (not self.busy or self.has_all()) else 0
             if now >= self.stop_by and not self.final:
                 self.take_over()
-            self.send_reports()
+            self.send_answers()
             self.show_life()
             if now >= self.next_connect:
                 self.connect()
-            if drained >= DRAINED and not self.said_end:
+            over = drained >= DRAINED and not self.questions.waiting
+            if over and not self.said_end:
                 self.said_end = True
                 self.send({"t": "end"})
             try:
@@ -241,7 +238,7 @@ class Pump:
             except BrokenPipeError:
                 self.abandoned()
                 return
-            if drained >= DRAINED and not self.pending:
+            if over and not self.pending:
                 return
             silent = now - self.heard > GONE_S
             if not self.wait() or ((silent or not self.stdin_open) and self.abandoned()):
@@ -291,5 +288,4 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
     try:
         pump.run()
     finally:
-        for _, job in pump.reports:
-            job.close()
+        pump.questions.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from orchestrator.diagnosis.stacks import Stack, merge_stacks, parse_stack
 from orchestrator.diagnosis.tracebacks import Failure, parse_error_file
 from orchestrator.errors import UsageError
 from orchestrator.phases.foreign_lines import read_parts
+from orchestrator.phases.foreign_ours import is_experiment, read_ends
 from orchestrator.values import Evidence
 
 LOG_ENDINGS = (".log", ".txt", ".out", ".err")
@@ -85,8 +85,11 @@ def read_jobs(path: Path) -> list[Job]:
 
 def _read_folder(path: Path) -> list[Job]:
     found = _sort_files(sorted(path.iterdir()))
-    if not (found.logs or found.stacks or found.dumps) and (path / "logs").is_dir():
+    nothing = not (found.logs or found.stacks or found.dumps)
+    if (nothing or is_experiment(path)) and (path / "logs").is_dir():
         found = _sort_files(sorted((path / "logs").iterdir()))
+        if (path / "errors").is_dir():
+            found.errors = _sort_files(sorted((path / "errors").iterdir())).errors
     jobs: dict[str, list[tuple[str, Path]]] = {}
     for file in found.logs:
         named = _JOB.match(file.stem)
@@ -141,6 +144,7 @@ def _build_case(named: Sequence[tuple[str, Path]], found: _Folder, root: Path) -
             kernel={_match_node(name, logs): _read_kernel(file) for name, file in found.kernels},
             errors={rank: failure for rank, file in found.errors if (failure := _read_error(file)) is not None},
             odd=_read_odd(found, {**layout, **{rank: _place_of(name, logs) for rank, name in places.items()}}, root),
+            ends=read_ends(root),
             places=places,
         ),
     )
@@ -217,12 +221,3 @@ def _read_odd(found: _Folder, layout: dict[int, int], root: Path) -> Odd | None:
     files = found.dumps if odd.rule == "flight recorder" else found.stacks
     shown = [file for rank, file in files if rank in odd.ranks] or [file for _, file in files]
     return replace(odd, evidence=tuple(Evidence(file=str(file.relative_to(root))) for file in shown[:MOST_SHOWN]))
-
-
-def is_experiment(path: Path) -> bool:
-    """Tell whether a folder is an experiment directory of ours."""
-    try:
-        document = json.loads((path / "run.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and "state" in document

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
+from pathlib import Path
 
 import pytest
 from failures_page import EXCERPTS, FAMILIES, PAGE, WRITES, build_heading, build_page, find_hits, read_excerpt
@@ -14,6 +16,7 @@ from orchestrator.diagnosis.scan import LONGEST, scan_text, title_of
 
 SPOKEN = [cause for cause in CAUSES if cause.patterns or cause.signals or cause.codes]
 SILENT = [cause for cause in CAUSES if cause not in SPOKEN]
+DIAGNOSIS = Path(__file__).parents[2] / "orchestrator" / "diagnosis"
 ORDINARY = ("harmless", "harmless_kernel")
 SLOWEST_S = 0.02
 """For one expression on one line of the greatest length that is looked at; the slowest needs a fifth of that."""
@@ -59,8 +62,10 @@ def test_what_no_words_tell_has_no_words_of_a_cause(cause: Cause) -> None:
 def test_ordinary_lines_are_no_cause(page: str, *, kernel: bool) -> None:
     text = (EXCERPTS / f"{page}.txt").read_text()
     assert len(text.splitlines()) >= (30 if kernel else 80)
-    alarms = [(hit.cause.id, hit.text) for hit in scan_text(text, kernel=kernel)]
-    assert [alarm for alarm in alarms if alarm[0] not in {"rdzv.err3", "env.cuda_warning"}] == []
+    hits = scan_text(text, kernel=kernel)
+    assert [(hit.cause.id, hit.text) for hit in hits if hit.cause.role in ("cause", "confirm")] == []
+    # What is said of others in passing may be noted, but most lines say nothing at all.
+    assert len(hits) < len(text.splitlines()) / 10
 
 
 @pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.patterns], ids=name)
@@ -80,21 +85,27 @@ def test_no_expression_is_slow_on_a_long_line(cause: Cause) -> None:
         expression = re.compile(pattern)
         for like in likes:
             line = (like * LONGEST)[:LONGEST]
-            start = time.process_time()
-            expression.search(line)
-            assert time.process_time() - start < SLOWEST_S, (pattern, like)
+            assert min(_time(expression, line) for _ in range(3)) < SLOWEST_S, (pattern, like)
+
+
+def _time(expression: re.Pattern[str], line: str) -> float:
+    start = time.process_time()
+    expression.search(line)
+    return time.process_time() - start
 
 
 def test_titles_and_remedies_name_groups_that_their_expressions_have() -> None:
     for cause in CAUSES:
-        groups = {re.sub(r"\d+$", "", group) for pattern in cause.patterns for group in re.compile(pattern).groupindex}
+        groups = {group for pattern in cause.patterns for group in re.compile(pattern).groupindex}
+        groups |= {re.sub(r"\d+$", "", group) for group in groups}
         for text in (cause.title, cause.remedy):
             assert set(re.findall(r"\{(\w+)\}", text)) <= groups, cause.id
         # A part that can be missing must stand in brackets, or the title has a hole.
         bare = re.sub(r"\[[^\[\]]*\{\w+\}[^\[\]]*\]", "", cause.title)
         needed = set(re.findall(r"\{(\w+)\}", bare))
         for pattern in cause.patterns:
-            have = {re.sub(r"\d+$", "", group) for group in re.compile(pattern).groupindex}
+            have = set(re.compile(pattern).groupindex)
+            have |= {re.sub(r"\d+$", "", group) for group in have}
             assert needed <= have, (cause.id, pattern)
         assert cause.explanation.endswith("."), cause.id
         assert cause.remedy.endswith((".", "`")), cause.id
@@ -111,6 +122,19 @@ def test_an_exit_means_one_thing_and_ranks_are_in_their_bounds() -> None:
     generic = [cause for cause in CAUSES if cause.priority < 10 and cause.role == "cause"]
     assert {cause.id.partition(".")[0] for cause in generic} == {"py"}
     assert min(cause.priority for cause in CAUSES if cause.role in ("victim", "hint", "noise")) >= 10
+
+
+def test_an_entry_of_a_signal_has_its_name() -> None:
+    for cause in CAUSES:
+        names = [f"exit.{signal.Signals(number).name.removeprefix('SIG').lower()}" for number in cause.signals]
+        assert names in ([], [cause.id])
+
+
+def test_whatever_a_rule_names_has_an_entry() -> None:
+    sources = (path.read_text() for path in DIAGNOSIS.glob("*.py"))
+    named = {found for text in sources for found in re.findall(r'cause_id=(?:f?)"([a-z_]+\.[a-z_0-9]+)"', text)}
+    assert len(named) >= 10
+    assert named <= {cause.id for cause in CAUSES}
 
 
 def test_the_page_of_failures_is_the_catalogue() -> None:

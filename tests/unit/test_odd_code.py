@@ -54,3 +54,11 @@ def test_a_file_that_differs_elsewhere_is_not_blamed_for_an_exception() -> None:
     told = {0: {"code": {"step.py": "a", "notes.py": "b"}}, 1: {"code": {"step.py": "a", "notes.py": "c"}}}
     verdict = broken().verdict(err={1: BROKEN.format(file="step.py")}, told=told)
     assert verdict.family == "CODE"
+    assert "node1 has other code than the rest: notes.py" in verdict.reason
+
+
+def test_a_caller_and_a_callee_of_two_versions_do_not_fit() -> None:
+    told = {0: {"code": {"step.py": "a", "mix.py": "b"}}, 1: {"code": {"step.py": "a", "mix.py": "c"}}}
+    raised = BROKEN.format(file="step.py").replace("KeyError: 'width'", "TypeError: mix() got an unexpected argument")
+    verdict = broken().verdict(err={1: raised}, told=told)
+    assert (verdict.family, verdict.first_failure.rank if verdict.first_failure else None) == ("DEPLOY", 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from orchestrator.diagnosis.cause import Cause
 from orchestrator.diagnosis.causes.access import ACCESS
 from orchestrator.diagnosis.causes.checkpoint import CHECKPOINT
+from orchestrator.diagnosis.causes.codes import CODES
 from orchestrator.diagnosis.causes.compile import COMPILE
 from orchestrator.diagnosis.causes.crash import CRASH
 from orchestrator.diagnosis.causes.data import DATA
@@ -54,6 +55,7 @@ CAUSES: tuple[Cause, ...] = (
     *ACCESS,
     *SSH,
     *EXITS,
+    *CODES,
     *RULES,
 )
 

@@ -127,4 +127,16 @@ CHECKPOINT = (
         source="safetensors",
         section="weights-cannot-be-saved",
     ),
+    Cause(
+        id="ckpt.short",
+        family="CKPT",
+        role="hint",
+        priority=33,
+        title="a checkpoint file could not be opened",
+        explanation='The traceback goes through torch\'s reader of checkpoint files. A file that is cut very short gives no better word than "Invalid argument".',
+        remedy="Compare the size of the file with what was saved; start from the checkpoint before it.",
+        patterns=(r"torch\._C\.PyTorchFileReader\(",),
+        source="a run of ours",
+        section="checkpoint-is-broken",
+    ),
 )

@@ -82,7 +82,7 @@ CRASH = (
         remedy="Look above for what the child wrote, and at `dmesg` of that node for SIGKILL.",
         patterns=(r"ProcessExitedException: process \d+ terminated with (?:signal (?P<sig>SIG\w+)|exit code \d+)",),
         source="torch",
-        section="killed-by-sigkill",
+        section="child-process-ended",
     ),
     Cause(
         id="shm.bus",

@@ -30,7 +30,7 @@ ENVIRONMENT = (
         explanation="The first line of the program names a Python that does not exist on this node; environments that were moved or copied do that.",
         remedy="Build the environment anew at one and the same path on every node, or name it with python: in the config.",
         patterns=(
-            r"(?:(?P<what>/\S{1,160}): )?bad interpreter: (?:No such file|Permission denied|Text file busy)|cannot execute: required file not found",
+            r"(?:(?<!\S)(?P<what>/\S{1,160}): )?bad interpreter: (?:No such file|Permission denied|Text file busy)|cannot execute: required file not found",
         ),
         source="a run of ours",
         section="interpreter-missing",
@@ -44,7 +44,7 @@ ENVIRONMENT = (
         explanation="The node cannot run the file: built for another architecture (x86_64, aarch64), cut short, or a script without its first line.",
         remedy="Install the environment on that node itself; `uname -m` tells its architecture.",
         patterns=(
-            r"(?:(?P<what>[\w./+-]{1,160}): )?(?:cannot execute binary file: )?Exec format error|\[Errno 8\]|cannot execute binary file|wrong ELF class|file too short|invalid ELF header|is not a supported wheel on this platform",
+            r"(?:(?<![\w./+-])(?P<what>[\w./+-]{1,160}): )?(?:cannot execute binary file: )?Exec format error|\[Errno 8\]|cannot execute binary file|wrong ELF class|file too short|invalid ELF header|is not a supported wheel on this platform",
         ),
         source="Linux",
         section="built-for-another-machine",
@@ -57,7 +57,9 @@ ENVIRONMENT = (
         title="a program may not be executed[: {what}]",
         explanation="Its execute bit is missing, or its file system is mounted noexec.",
         remedy="Run `chmod +x FILE`, start it with `python FILE`, or mount without noexec.",
-        patterns=(r"(?P<what>[\w./+-]{0,120}(?:\.py|\.sh|bin/[\w.+-]{1,60})): Permission denied\s*$",),
+        patterns=(
+            r"^(?:\S{1,40}: )?(?:line \d+: )?(?P<what>\S{0,120}(?:\.py|\.sh|bin/[\w.+-]{1,60})): Permission denied\s*$",
+        ),
         source="a run of ours",
         section="program-may-not-be-executed",
     ),

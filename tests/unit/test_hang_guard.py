@@ -1,0 +1,244 @@
+"""The guard of a run with nodes that are made up: what it asks, what it saves, what it tells."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from runs import build_plan
+
+from orchestrator.diagnosis import hang_watch
+from orchestrator.diagnosis.decider import Decider
+from orchestrator.diagnosis.events import Event
+from orchestrator.diagnosis.hang_watch import HangWatch
+from orchestrator.node import clock
+from orchestrator.phases import hang, hang_report
+from orchestrator.phases.hang import HangGuard, fold_hangs, recall
+from orchestrator.phases.hang_pulse import Pulse
+from orchestrator.phases.reader import NodeReader
+from orchestrator.plan.paths import ExperimentPaths
+from orchestrator.settings import Settings
+from orchestrator.values import NodePlan
+
+DATA = Path(__file__).parents[1] / "data"
+PLAN = build_plan(2, 2)
+
+
+def wait_for(there: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 10
+    while not there():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+class FakeReader:
+    """Stands in for the reader of a node that answers at once, and remembers what it was asked."""
+
+    def __init__(self, node: NodePlan, *, cores: float = 0.0, silent: bool = False) -> None:
+        self.node = node
+        self.cores = cores
+        self.silent = silent
+        self.asked: list[Mapping[str, Any]] = []
+
+    def is_alive(self) -> bool:
+        return True
+
+    def ask_ahead(self, order: Mapping[str, Any]) -> queue.SimpleQueue[Mapping[str, Any]]:
+        self.asked.append(order)
+        answer: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        if not self.silent:
+            answer.put({"t": "answer", "op": order["op"], **self.answer(order)})
+        return answer
+
+    def answer(self, order: Mapping[str, Any]) -> Mapping[str, Any]:
+        if order["op"] == "activity":
+            return {"ranks": [{"rank": rank, "cpu_cores": self.cores} for rank in self.node.ranks], "gpus": []}
+        if order["op"] == "stacks":
+            wanted = [rank for rank in self.node.ranks if rank in order.get("ranks", self.node.ranks)]
+            return {"ranks": [self.stack(rank) for rank in wanted]}
+        if order["op"] == "flight":
+            files = [(rank, DATA / "flight" / f"asleep_rank{rank}.json") for rank in self.node.ranks]
+            return {"ranks": [{"rank": rank, "data": base64.b64encode(file.read_bytes())} for rank, file in files]}
+        if order["op"] == "ras":
+            return {"text": "", "why": "nobody listens"}
+        return {"memory": {"total_mib": 1}}
+
+    def stack(self, rank: int) -> Mapping[str, Any]:
+        text = (DATA / "stacks" / f"asleep_pyspy_rank{rank}.txt").read_text()
+        sleeps = {"state": "S", "wchan": "hrtimer_nanosleep" if rank == 2 else "futex_do_wait"}
+        return {
+            "rank": rank,
+            "local_rank": rank % 2,
+            "pid": 70 + rank,
+            "how": "py-spy",
+            "text": text,
+            "why": "",
+            **sleeps,
+        }
+
+
+class FakeRecord:
+    def __init__(self, root: Path) -> None:
+        self.paths = ExperimentPaths(root)
+        self.document: dict[str, Any] = {}
+        self.paths.logs.mkdir(parents=True)
+
+    def write(self, **fields: Any) -> None:
+        self.document.update(fields)
+
+
+def build_readers(**known: Any) -> list[NodeReader]:
+    return cast("list[NodeReader]", [FakeReader(node, **known) for node in PLAN.nodes])
+
+
+def begin(guard: HangGuard, readers: list[NodeReader], events: queue.SimpleQueue[Event]) -> Decider:
+    """Guard an attempt from its start on, and let its ranks come."""
+    decider = Decider(PLAN, started=clock.now(), join_limit_s=60)
+    guard.begin(decider, readers, events)
+    decider.history.heard.update(node.node_rank for node in PLAN.nodes)
+    for node in PLAN.nodes:
+        for rank in node.ranks:
+            data = {"rank": rank, "world_size": PLAN.world_size}
+            decider.take(Event(kind="rank", time=clock.now(), node_rank=node.node_rank, data=data))
+    return decider
+
+
+def build_guard(tmp_path: Path, action: str) -> tuple[HangGuard, FakeRecord]:
+    record = FakeRecord(tmp_path)
+    settings = SimpleNamespace(hang_after_s=0.4, hang_grace_s=0.4, hang_action=action)
+    return HangGuard(cast("Settings", settings), cast("Any", record), lambda *_: None), record
+
+
+@pytest.fixture
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hang, "TICK_S", 0.01)
+    monkeypatch.setattr(hang_watch, "BETWEEN_S", 0.0)
+    monkeypatch.setattr(hang_watch, "ECHO_S", 0.1)
+    monkeypatch.setattr(hang_watch, "SETTLE_S", 0.1)
+    monkeypatch.setattr(hang_report, "REST_S", 0.5)
+
+
+@pytest.mark.usefixtures("_hurry")
+def test_a_run_that_stands_is_told_once_with_the_odd_rank_and_that_it_goes_on(tmp_path: Path) -> None:
+    guard, record = build_guard(tmp_path, "warn")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    readers = build_readers()
+    guard.show(0, 0, "out", b"step 1\n")
+    begin(guard, readers, events)
+    event = events.get(timeout=10)
+    assert (event.kind, event.data["family"], event.data["ranks"]) == ("hang", "HANG", [2])
+    assert event.data["rule"] == "flight recorder"
+    assert event.data["where"] == "hang.py:3 in fetch_remote_shard"
+    first, *rest = event.data["words"].splitlines()
+    assert first.startswith("HANG since ")
+    assert "3 ranks wait in all_reduce (sequence 4); rank 2 (node 1 node1 10.0.0.2, local rank 0) never came" in first
+    assert rest[0] == "  where          hang.py:3 in fetch_remote_shard"
+    folder = record.paths.diagnosis / "hang_1"
+    assert "wchan=hrtimer_nanosleep" in (folder / "stacks" / "rank_0002.txt").read_text()
+    assert (folder / "flight" / "rank_0003.json").read_bytes() == (DATA / "flight" / "asleep_rank3.json").read_bytes()
+    assert json.loads((folder / "report.json").read_text())["odd"]["ranks"] == [2]
+    assert {one["file"] for one in event.data["evidence"]} == {
+        "diagnosis/hang_1/report.txt",
+        "diagnosis/hang_1/stacks/rank_0002.txt",
+        "diagnosis/hang_1/flight/rank_0002.json",
+    }
+    guard.keep(event)
+    wait_for((folder / "native" / "rank_0000.txt").exists, "the native stacks are kept")
+    assert sorted(path.name for path in (folder / "native").iterdir()) == ["rank_0000.txt", "rank_0002.txt"]
+    assert (folder / "ras_1.txt").read_text() == "nothing: nobody listens\n"
+    assert json.loads((folder / "node_0.json").read_text()) == {"memory": {"total_mib": 1}}
+
+    def writes() -> bool:
+        guard.show(0, 0, "out", b"step 2\n")
+        return not events.empty()
+
+    wait_for(writes, "it goes on")
+    event = events.get()
+    assert event.kind == "hang_over"
+    assert event.data["words"].startswith("it goes on again, after ")
+    guard.keep(event)
+    guard.end()
+    (kept,) = record.document["hangs"]
+    assert (kept["number"], kept["ranks"], "words" in kept) == (1, [2], False)
+    assert kept["over"] >= kept["since"]
+
+
+@pytest.mark.usefixtures("_hurry")
+def test_before_a_stop_everything_is_saved(tmp_path: Path) -> None:
+    guard, record = build_guard(tmp_path, "stop")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    decider = begin(guard, build_readers(), events)
+    event = events.get(timeout=10)
+    assert (record.paths.diagnosis / "hang_1" / "node_1.json").exists()
+    (order,) = decider.take(event)
+    assert order.stop == (0, 1)
+    assert order.say.endswith("stopping every node, because of the hang")
+    assert decider.history.stop_cause == "hang"
+    guard.end()
+
+
+@pytest.mark.usefixtures("_hurry")
+@pytest.mark.parametrize("known", [{"cores": 1.0}, {"silent": True}])
+def test_who_works_or_does_not_answer_is_left_alone(
+    tmp_path: Path, known: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang, "ANSWER_S", 0.1)
+    monkeypatch.setattr(hang, "WINDOW_S", 0.1)
+    guard, _ = build_guard(tmp_path, "warn")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    readers = build_readers(**known)
+    begin(guard, readers, events)
+    wait_for(lambda: bool(cast("Any", readers[0]).asked), "it is looked at")
+    wait_for(lambda: cast("Any", readers[1]).asked[-1]["op"] == "activity", "all are")
+    guard.end()
+    assert events.empty()
+    assert {one["op"] for one in cast("Any", readers[0]).asked} == {"activity"}
+
+
+def test_whoever_takes_over_does_not_tell_a_hang_again(tmp_path: Path) -> None:
+    told = [{"number": 1, "since": 5.0, "action": "warn"}]
+    over = fold_hangs(told, Event(kind="hang_over", time=9.0, data={}))
+    assert over == [{**told[0], "over": 9.0}]
+    again = Event(kind="hang", time=9.0, data={"number": 1, "words": ""})
+    assert fold_hangs(told, again) == told
+    record = FakeRecord(tmp_path)
+    (record.paths.logs / "rank_0000.out").write_bytes(b"step 3\n")
+    (record.paths.logs / "rank_0001.out").write_bytes(b"")
+    now = clock.now()
+    os.utime(record.paths.logs / "rank_0000.out", (now - 500, now - 500))
+    known = recall(record.paths, now - 900)
+    assert known.stepped
+    assert known.running_since is not None
+    assert 399 < known.silent_since - known.running_since < 401
+
+
+def test_the_pulse_reads_whole_lines_alone() -> None:
+    seen: list[bytes] = []
+    pulse = Pulse(lambda *words: seen.append(words[3]))
+    told: list[tuple[int, int]] = []
+
+    class Listener:
+        def note_output(self, now: float) -> None:
+            assert now > 0
+
+        def note_step(self, now: float, rank: int, step: int) -> None:
+            assert now > 0
+            told.append((rank, step))
+
+    listener = cast("HangWatch", Listener())
+    for data in (b"step 4\nstep 1", b"2\nloss", b" 0.5\n"):
+        pulse.show(0, 0, "out", data)
+        pulse.tell(listener)
+    pulse.show(0, 1, "err", b"10%|#  | 1/10 [\r20%|## | 2/10 [\r")
+    pulse.show(0, None, "err", b"step 99\n")
+    pulse.tell(listener)
+    assert told == [(0, 4), (0, 12), (3, 2)]
+    assert b"".join(seen).startswith(b"step 4\nstep 12\nloss 0.5\n")
