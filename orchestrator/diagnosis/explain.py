@@ -10,6 +10,7 @@ from orchestrator.diagnosis.events import AgentExit
 from orchestrator.diagnosis.exits import signal_name
 from orchestrator.diagnosis.history import History
 from orchestrator.diagnosis.ladder import judge
+from orchestrator.diagnosis.last_look import find_telling
 from orchestrator.diagnosis.live import Texts, build_case
 from orchestrator.diagnosis.odd_code import find_odd_code
 from orchestrator.diagnosis.tracebacks import parse_failure
@@ -37,9 +38,18 @@ def explain(history: History, texts: Texts) -> Explained:
     judgement = find_odd_code(judge(case), case, texts)
     story = next((story for story in case.ranks if story.rank == judgement.rank), None)
     if story is None:
-        return _without_rank(judgement, history, texts)
-    exit_ = history.exits.get(story.rank)
-    first = _build_first(story, exit_, history)
+        alike = [story for story in case.ranks if story.rank in judgement.ranks]
+        if not alike:
+            return _without_rank(judgement, history, texts)
+        # All failed of what all were given: none of them is to blame, and any of them shows it.
+        story = min(alike, key=lambda story: story.time or 0.0)
+        first = replace(_build_first(story, history.exits.get(story.rank), history), rank=None, local_rank=None)
+        return Explained(judgement, first, _gather(judgement, texts, story.rank, story.node_rank))
+    first = _build_first(story, history.exits.get(story.rank), history)
+    telling = find_telling(texts, story.rank, story.node_rank) if story.stopped else None
+    if telling is not None:
+        judgement = replace(judgement, reason=f"{judgement.reason}; it was in {telling.phrase} when it was stopped")
+        first = replace(first, traceback=first.traceback or telling.place)
     return Explained(judgement, first, _gather(judgement, texts, story.rank, story.node_rank))
 
 

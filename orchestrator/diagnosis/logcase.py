@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.diagnosis.case import Case, Claim, NodeStory, Odd, RankStory
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.nodelog import AGENT, ANYONE, NodeLog
-from orchestrator.diagnosis.speech import NEAR, PATIENCE, Speech, Utterance
+from orchestrator.diagnosis.speech import EXCEPTION, NEAR, PATIENCE, Speech, Utterance
 from orchestrator.diagnosis.torchrun_words import parse_status, signal_of
 from orchestrator.diagnosis.tracebacks import Failure
 
 CRASHES = frozenset({4, 6, 7, 8, 11})
 """Signals by which a process ends itself: it may have said why."""
 TAIL = PATIENCE
+_CRASH = re.compile(
+    r"^\s*(?:Fatal Python error|terminate called|what\(\):|\[[EF]\d{4} |\*\*\*|free\(\)|malloc|double free|.*Assertion )"
+)
+_PROGRAM = re.compile(r"^(?:[\w./@+-]+: )+|^\S+@\S+: ")
 KILLED = frozenset({9, 15})
 SSH_ENDED = 255
 
@@ -152,14 +156,18 @@ class _Teller:
         if claim is None and self._listed():
             # Its agent lists every rank that failed or was stopped.
             code = 0
-        elif claim is None and (rank in self._log.agent.ended_well or self._at_exit_barrier()):
+        elif claim is None and (
+            self._log.exit_code == 0 or rank in self._log.agent.ended_well or self._at_exit_barrier()
+        ):
             code = 0
         ended = signal_of(code, signal)
         stopped = claim is not None and self._log.agent.stopped(claim)
         if last is None and speech is not None and code != 0 and not stopped:
-            hits = tuple(hit for hit in speech.loose if (hit.line or 0) > speech.last - NEAR)
+            # A process that ended itself by a code may have said why on its way; one that was ended did not.
+            said = (*speech.loose, *(speech.murmurs if code and ended is None else ()))
+            hits = tuple(hit for hit in said if (hit.line or 0) > speech.last - NEAR)
         if ended in CRASHES and last is None:
-            hits = (*hits, *self._last_loose(("cause", "hint", "victim")))
+            hits = (*hits, *self._last_loose(_speaks_of_crash))
         hits = (*hits, *self._progress_hits(speech))
         if (end := self._beside.ends.get(rank)) is not None:
             return self._watched(rank, local, end, failure, hits)
@@ -230,13 +238,11 @@ class _Teller:
         keys = (self._log.speech(("rank", rank)), self._log.speech(("local", claim.local_rank)) if claim else None)
         return any(speech is not None and speech.utterances for speech in keys)
 
-    def _last_loose(self, roles: Sequence[str]) -> tuple[Hit, ...]:
+    def _last_loose(self, speaks: Callable[[Hit], bool]) -> tuple[Hit, ...]:
         speech = self._log.speech(ANYONE)
         reported = self._log.agent.reported or self._log.lines
         return tuple(
-            hit
-            for hit in (speech.loose if speech else ())
-            if hit.cause.role in roles and (hit.line or 0) > reported - TAIL
+            hit for hit in (speech.loose if speech else ()) if (hit.line or 0) > reported - TAIL and speaks(hit)
         )
 
     def node(self, stories: Sequence[RankStory]) -> NodeStory:
@@ -253,7 +259,7 @@ class _Teller:
         hits = (*hits, *(agent.loose if agent else ()))
         spoke = reported or any(story.failure for story in stories)
         if not spoke:
-            hits = (*hits, *self._last_loose(("cause", "hint", "victim")), *log.native)
+            hits = (*hits, *self._last_loose(_speaks_as_program), *log.native)
         return NodeStory(
             node_rank=self._node_rank,
             name=log.name,
@@ -266,6 +272,18 @@ class _Teller:
             kernel=self._beside.kernel.get(log.name, ()),
             file=log.file,
         )
+
+
+def _speaks_of_crash(hit: Hit) -> bool:
+    """Tell whether a line that no rank can be told for is the last word of a process that crashed."""
+    return hit.cause.family in ("CRASH", "SHM") or _CRASH.match(hit.text) is not None
+
+
+def _speaks_as_program(hit: Hit) -> bool:
+    """Tell whether a line is a program's complaint about itself, and not what a script prints on its way."""
+    if hit.cause.family in ("SSH", "DEPLOY", "NODE_LOST"):
+        return True
+    return _PROGRAM.match(hit.text) is not None or EXCEPTION.match(hit.text) is not None
 
 
 def _claims(log: NodeLog, ranks: tuple[int, ...]) -> list[Claim]:

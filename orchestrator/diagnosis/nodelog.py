@@ -22,7 +22,9 @@ EXIT_LINES = 12
 """Within so many last lines a launcher says how it ended."""
 
 _PREFIX = re.compile(
-    r"^\[(?:rank ?(?P<rank>\d+)(?: …)?\](?::\s?|\s)"  # torch's own, scripts', ours
+    r"^\[(?:rank(?P<rank>\d+)\]:\s?"  # torch's own
+    r"|rank (?P<ours>\d+)(?: …)?\]\s"  # ours
+    r"|rank(?P<script>\d+)\]\s"
     r"|1,(?P<mpi>\d+)\]<std(?:out|err)>:\s?"
     r"|(?P<agent>agent)(?: …)?\]\s"
     r"|[a-z_]+(?P<local>\d+)\]:\s?)"  # torchrun --tee: role and local rank
@@ -117,7 +119,7 @@ class NodeLogReader:
             log.seen.update(int(found) for found in _SEEN.findall(text)[:16])
         if "orld" in text.lower() and (world := _WORLD.search(text)):
             log.world_size = int(world["size"])
-        speaker, words = split_speaker(text)
+        speaker, words, sure = split_speaker(text)
         hit = find(number, words)
         if speaker[0] in ("anyone", "agent") and log.agent.feed(number, words):
             speaker = AGENT
@@ -131,32 +133,32 @@ class NodeLogReader:
         if speech is None:
             if len(log.speeches) >= MOST_SPEAKERS:
                 return
-            speech = log.speeches[speaker] = Speech(shared=speaker[0] == "anyone")
-        speech.feed(number, words, hit)
+            speech = log.speeches[speaker] = Speech()
+        speech.feed(number, words, hit, sure=sure)
 
 
-def split_speaker(text: str) -> tuple[Speaker, str]:
-    """Tell who speaks in a line, and the line without the mark."""
+def split_speaker(text: str) -> tuple[Speaker, str, bool]:
+    """Tell who speaks in a line, the line without the mark, and whether that is sure: a script can write any mark."""
     speaker: Speaker = ANYONE
+    sure = False
     for _ in range(2):  # ours before torch's
-        if not text.startswith("["):
-            break
-        found = _PREFIX.match(text)
+        found = _PREFIX.match(text) if text.startswith("[") else None
         if found is None:
             break
-        text = text[found.end() :]
         if found["agent"]:
-            return AGENT, text
-        rank = found["rank"] or found["mpi"]
+            return AGENT, text[found.end() :], True
+        sure = sure or not found["script"]
+        text = text[found.end() :]
+        rank = found["rank"] or found["ours"] or found["script"] or found["mpi"]
         speaker = ("rank", int(rank)) if rank else ("local", int(found["local"]))
     if speaker is ANYONE and "NCCL" in text:
         if named := _NCCL_RANK.search(text):
-            speaker = ("rank", int(named["rank"]))
-        elif placed := _NCCL_LOCAL.match(text):
-            speaker = ("local", int(placed["local"]))
+            return ("rank", int(named["rank"])), text, True
+        if placed := _NCCL_LOCAL.match(text):
+            return ("local", int(placed["local"])), text, False
     elif speaker is ANYONE and AGENT_LINE.match(text):
-        speaker = AGENT
-    return speaker, text
+        return AGENT, text, True
+    return speaker, text, sure
 
 
 def last_words(text: str) -> Speech:

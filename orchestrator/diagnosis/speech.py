@@ -15,6 +15,7 @@ MOST_UTTERANCES = 64
 LAST_LINES = 8
 NEAR = 60
 """Lines after an exception that can still explain it."""
+FEW_LINES = 6
 GENERIC = 10
 """Priorities below it belong to exceptions of which no more is known."""
 PATIENCE = 400
@@ -26,10 +27,11 @@ _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<
 _LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python")
 _AGENT = ("/torch/distributed/run.py", "/torch/distributed/launcher/api.py", "/torch/distributed/elastic/agent/")
 EXCEPTION = re.compile(
-    r"^(?:[a-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Fault|Failure|Iteration|Timeout|Expired|Empty|Full|Abort|NotMet|Violation|Killed|Cancelled)"
+    r"^(?:[a-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Fault|Failure|Iteration|Timeout|Expired|Empty|Full|Abort|NotMet|Violation|Killed|Cancelled)"
     r"|(?:[a-z_]\w*\.)+[A-Z]\w+)(?::\s.*|:)?$"
 )
 """An exception as Python tells it, sure enough among other lines: a known ending, or a module before it."""
+_NCCL_WORDS = re.compile(r"^(?:nccl[A-Z]\w+:|Last error:|NET/|socket\w*:|\w+: Connect)")
 _NAME = re.compile(r"^[A-Z]\w*(?::\s.*|:)?$")
 _NO_NAME = re.compile(
     r"^(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL|NOTE|TRACE|Epoch|Step|Iter|Loss|Rank|Train|Eval)\b"
@@ -56,6 +58,8 @@ class Speech:
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     loose: deque[Hit] = field(default_factory=lambda: deque(maxlen=MOST_HITS))
     """Hits outside of any traceback."""
+    murmurs: deque[Hit] = field(default_factory=lambda: deque(maxlen=MOST_HITS))
+    """Those of them that a script may have written on its way."""
     last: int = 0
     """Where it spoke last."""
     _open: int = 0
@@ -65,11 +69,9 @@ class Speech:
     _frames: list[str] = field(default_factory=list)
     _hits: list[Hit] = field(default_factory=list)
     _weak: tuple[int, str] | None = None
-    shared: bool = False
-    """Several processes speak: what follows an exception need not belong to it."""
 
-    def feed(self, number: int, text: str, hit: Hit | None) -> None:
-        """Take one line, without its prefix."""
+    def feed(self, number: int, text: str, hit: Hit | None, *, sure: bool = True) -> None:
+        """Take one line, without its prefix; one that may be somebody else's is not sure."""
         self.last = number
         if text.strip():
             self.last_lines.append(text[:300])
@@ -81,9 +83,9 @@ class Speech:
         elif text.startswith(_CHAIN):
             self._chain()
         elif self._open:
-            self._read(number, text, hit)
+            self._read(number, text, hit, sure=sure)
         elif hit is not None:
-            self._after(number, hit, text)
+            self._after(number, hit, text, sure=sure)
 
     def end(self) -> None:
         """Take what is in hand: the log is over."""
@@ -111,7 +113,7 @@ class Speech:
             self._frames = list(before.failure.frames) if keep_frames else []
             self._chained = True
 
-    def _read(self, number: int, text: str, hit: Hit | None) -> None:
+    def _read(self, number: int, text: str, hit: Hit | None, *, sure: bool) -> None:
         frame = _FRAME.match(text)
         if frame is not None:
             self._agent = self._agent or any(part in frame["file"] for part in _AGENT)
@@ -119,11 +121,13 @@ class Speech:
                 place = f"{frame['file']}:{frame['line']}"
                 self._frames.append(place + (f" in {frame['function']}" if frame["function"] else ""))
             return
-        # A line of code that is quoted is no message, whatever words it holds.
-        said = hit is not None and (hit.cause.role == "hint" or not text.startswith("    "))
-        if hit is not None and said and len(self._hits) < MOST_HITS:
-            self._hits.append(hit)
-        if EXCEPTION.match(text):
+        raised = EXCEPTION.match(text) is not None
+        if hit is not None and len(self._hits) < MOST_HITS:
+            # A line of code that is quoted is no message, whatever words it holds.
+            quoted = text.startswith("    ")
+            if raised or (quoted and hit.cause.role == "hint") or (sure and not quoted):
+                self._hits.append(hit)
+        if raised:
             self._close(number, text)
         elif self._weak is None and _NAME.match(text) and not _NO_NAME.match(text):
             self._weak = (number, text)
@@ -151,15 +155,17 @@ class Speech:
         self.loose.extend(self._hits)
         self._open, self._hits, self._agent = 0, [], False
 
-    def _after(self, number: int, hit: Hit, text: str) -> None:
+    def _after(self, number: int, hit: Hit, text: str, *, sure: bool) -> None:
         """Keep what was said after an exception, or without any."""
-        self.loose.append(hit)
+        (self.loose if sure else self.murmurs).append(hit)
         if not self.utterances or EXCEPTION.match(text):
             return
         last = self.utterances[-1]
-        near = number - last.end <= (NEAR if not self.shared else 1)
+        near = number - last.end <= (NEAR if sure else FEW_LINES)
+        # NCCL's own words stand on the lines below the exception.
+        own = sure or ("NCCL" in last.failure.error and _NCCL_WORDS.match(text) is not None)
         known = any(is_telling(one) and one.cause.role == "cause" for one in last.hits)
-        if near and not last.agent and len(last.hits) < MOST_HITS and not known:
+        if near and own and not last.agent and len(last.hits) < MOST_HITS and not known:
             self.utterances[-1] = Utterance(last.failure, (*last.hits, hit), last.start, last.end, last.agent)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any, Dict, Iterable, List
 
-from orchestrator.node import clock, processes
+from orchestrator.node import armed, clock, processes
 from orchestrator.node.probe_command import read_text
 
 Facts = Dict[str, Any]
@@ -20,12 +20,14 @@ def take(ranks: Iterable[Facts], reason: str) -> None:
     ranks = list(ranks)
     if reason in ASKED_FOR or not ranks:
         return
-    looks = read_looks(".")
+    looks = _read(".")
+    asked = armed.signal_armed(ranks, ".")
     looks.append(
         {
             "time": clock.now(),
             "reason": reason,
-            "ranks": [look_at(rank) for rank in ranks],
+            # Where in its file the stack begins that it writes now.
+            "ranks": [{**look_at(rank), "stack_at": asked.get(rank["rank"])} for rank in ranks],
         }
     )
     os.makedirs("diagnosis", mode=0o700, exist_ok=True)
@@ -47,7 +49,16 @@ def look_at(rank: Facts) -> Facts:
 
 
 def read_looks(folder: str) -> List[Facts]:
-    """Read the looks that were taken in a run folder, each rank with the stack that its signal wrote."""
+    """Read the looks that were taken in a run folder, each rank with the stack that it wrote then."""
+    looks = _read(folder)
+    for taken in looks:
+        for rank in taken["ranks"]:
+            start = rank.pop("stack_at", None)
+            rank["text"] = "" if start is None else armed.read_stack(folder, rank["rank"], start)
+    return looks
+
+
+def _read(folder: str) -> List[Facts]:
     try:
         with open(os.path.join(folder, "diagnosis", FILE), encoding="utf-8") as file:
             looks: List[Facts] = json.load(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import List
@@ -35,10 +36,8 @@ def interpreter_folders(pid: int) -> List[str]:
     first = read_text("/proc/%d/cmdline" % pid).split("\0", 1)[0]
     if os.path.isabs(first):
         folders.append(os.path.dirname(first))
-    try:
+    with contextlib.suppress(OSError):
         folders.append(os.path.dirname(os.readlink("/proc/%d/exe" % pid)))
-    except OSError:
-        pass
     return folders
 
 

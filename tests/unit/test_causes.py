@@ -16,10 +16,11 @@ from orchestrator.diagnosis.scan import LONGEST, scan_text, title_of
 
 SPOKEN = [cause for cause in CAUSES if cause.patterns or cause.signals or cause.codes]
 SILENT = [cause for cause in CAUSES if cause not in SPOKEN]
-DIAGNOSIS = Path(__file__).parents[2] / "orchestrator" / "diagnosis"
+LAUNCHER = Path(__file__).parents[2] / "orchestrator"
+DIAGNOSIS = LAUNCHER / "diagnosis"
 ORDINARY = ("harmless", "harmless_kernel")
 SLOWEST_S = 0.02
-"""For one expression on one line of the greatest length that is looked at; the slowest needs a fifth of that."""
+"""For one expression on one line of the greatest length that is looked at; the slowest needs a seventh of that."""
 
 
 def name(cause: Cause) -> str:
@@ -122,6 +123,19 @@ def test_an_exit_means_one_thing_and_ranks_are_in_their_bounds() -> None:
     generic = [cause for cause in CAUSES if cause.priority < 10 and cause.role == "cause"]
     assert {cause.id.partition(".")[0] for cause in generic} == {"py"}
     assert min(cause.priority for cause in CAUSES if cause.role in ("victim", "hint", "noise")) >= 10
+
+
+def test_what_a_remedy_names_is_there() -> None:
+    """Flags, verbs and keys of the launcher; those of other programs are listed here."""
+    flags = set(re.findall(r"--[a-z-]+", (LAUNCHER / "flags.py").read_text()))
+    others = {"--version", "--select", "--shm-size", "--ecc", "--avoid", "--errors", "--security-opt", "--help"}
+    keys = set(re.findall(r"(?m)^  ([a-z_]+):", (LAUNCHER.parent / "config" / "launch.example.yaml").read_text()))
+    training = {"num_workers", "pin_memory", "sharding_strategy"}
+    for cause in CAUSES:
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", cause.remedy)) <= flags | others, cause.id
+        assert set(re.findall(r"\b([a-z_]+): (?:true|false|null|\[|\d|full_shard)", cause.remedy)) <= keys | training
+        verbs = set(re.findall(r"`aorta-launch ([a-z]+)", cause.remedy))
+        assert verbs <= {"check", "exec", "kill", "prune", "stacks", "status", "why"}, cause.id
 
 
 def test_an_entry_of_a_signal_has_its_name() -> None:

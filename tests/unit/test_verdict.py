@@ -189,3 +189,32 @@ def test_a_node_that_went_silent_after_the_failure_is_named_and_keeps_the_run_on
     verdict = story.verdict(err={3: BOOM})
     assert (verdict.state, verdict.exit_code, verdict.unasked) == ("failed", 1, ("node0",))
     assert "aorta-launch kill run" in verdict.remedy
+
+
+WAITED = """Traceback (most recent call last):
+  File "/w/train.py", line 90, in step
+    dist.all_reduce(t)
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 9000ms for recv operation to complete
+"""
+STACK = """Current thread 0x00007f0000000000 (most recent call first):
+  File "/w/data.py", line 31 in fetch_block
+  File "/w/train.py", line 88 in step
+  File "/w/train.py", line 99 in <module>
+"""
+
+
+def test_a_rank_that_never_complained_is_told_with_what_it_did_when_it_was_stopped() -> None:
+    story = Story(1, 2)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=1)
+    story.rank_ends(1, at=5.2, code=1)
+    story.rank_ends(2, at=5.4, code=None, signal=15, after_stop=True)
+    look = {"rank": 2, "state": "S", "wchan": "hrtimer_nanosleep", "text": STACK}
+    verdict = story.verdict(err={0: WAITED, 1: WAITED}, told={1: {"looks": [{"ranks": [look]}]}})
+    first = verdict.first_failure
+    assert first is not None
+    assert (verdict.family, first.rank, first.node_rank) == ("HANG", 2, 1)
+    assert "fetch_block" in verdict.reason
+    assert first.traceback == "/w/data.py:31 in fetch_block"
+    assert first.exit_code is None
+    assert first.signal is None

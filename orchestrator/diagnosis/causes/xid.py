@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.diagnosis.cause import Cause
 
-APPLICATION = (13, 31, 32, 43, 68, 69, 137)
+APPLICATION = (8, 11, 13, 31, 32, 43, 68, 69, 137)
 """A program did something wrong; the GPU is well."""
 MEMORY = (48, 64, 92, 94, 95, 140, 157)
 RETIRED = (63, 156, 160, 161)
@@ -19,7 +19,11 @@ KNOWN = (*APPLICATION, *MEMORY, *RETIRED, *LINKS, *FIRMWARE, *BUS, *AFTERWARDS)
 def _xid(numbers: tuple[int, ...], *, others: bool = False) -> str:
     which = "|".join(str(number) for number in numbers)
     number = rf"(?!(?:{which})\b)\d+" if others else which
-    return rf"NVRM: Xid \(PCI:(?P<bdf>[0-9a-fA-F:.]{{7,16}})\): (?P<xid>{number})\b(?:, pid='?(?P<pid>\d+))?"
+    return rf"NVRM: Xid \((?:PCI:)?(?P<bdf>[0-9a-fA-F:.]{{7,16}})\): (?P<xid>{number})\b(?:, pid='?(?P<pid>\d+))?"
+
+
+def _numbers(numbers: tuple[int, ...]) -> str:
+    return f"Numbers: {', '.join(str(number) for number in numbers)}."
 
 
 XID = (
@@ -29,7 +33,7 @@ XID = (
         role="confirm",
         priority=98,
         title="GPU {bdf} has fallen off the bus[ (Xid {xid})]",
-        explanation="The driver lost the GPU on PCIe: power, heat, a riser or the GPU itself.",
+        explanation="The driver lost the GPU on PCIe: power, heat, a riser or the GPU itself. " + _numbers(BUS),
         remedy="Leave the node out with `--exclude`, power it off and on, and have the hardware looked at if it comes back.",
         patterns=(_xid(BUS), r"NVRM: GPU (?P<bdf2>[0-9a-fA-F:.]{7,16}): GPU has fallen off the bus"),
         source="NVIDIA driver",
@@ -41,7 +45,8 @@ XID = (
         role="confirm",
         priority=97,
         title="memory error of GPU {bdf} (Xid {xid})",
-        explanation="Memory of the GPU could not be corrected (48, 94, 95, 140), errors come too often (92), or no spare row is left (64, 157).",
+        explanation="Memory of the GPU could not be corrected (48, 94, 95, 140), errors come too often (92), or no spare row is left (64, 157). "
+        + _numbers(MEMORY),
         remedy="Reset the GPU or reboot the node; with 64 and 157, or when it comes back within days, have the GPU replaced.",
         patterns=(_xid(MEMORY),),
         source="NVIDIA driver",
@@ -53,7 +58,8 @@ XID = (
         role="confirm",
         priority=45,
         title="GPU {bdf} has taken a bad part out of use (Xid {xid})",
-        explanation="The driver replaced a row or a page that had failed; by itself it ends no run, but it says that one happened before.",
+        explanation="The driver replaced a row or a page that had failed; by itself it ends no run, but it says that one happened before. "
+        + _numbers(RETIRED),
         remedy="Reset the GPU at the next chance so that the change holds; watch whether it comes again.",
         patterns=(_xid(RETIRED),),
         source="NVIDIA driver",
@@ -65,7 +71,8 @@ XID = (
         role="confirm",
         priority=96,
         title="link error of GPU {bdf} (Xid {xid})",
-        explanation="NVLink or the link to the CPU of the board failed; collectives over it end or hang.",
+        explanation="NVLink or the link to the CPU of the board failed; collectives over it end or hang. "
+        + _numbers(LINKS),
         remedy="Reset all GPUs of the node together or reboot it; `nvidia-smi nvlink -e` shows whether errors count up again.",
         patterns=(_xid(LINKS),),
         source="NVIDIA driver",
@@ -77,7 +84,8 @@ XID = (
         role="confirm",
         priority=95,
         title="the firmware of GPU {bdf} does not answer (Xid {xid})",
-        explanation="A controller inside the GPU stopped; the GPU takes no more work until it is reset.",
+        explanation="A controller inside the GPU stopped; the GPU takes no more work until it is reset. "
+        + _numbers(FIRMWARE),
         remedy="Reset the GPU or reboot the node; if it comes again, update the driver, then leave the node out with `--exclude`.",
         patterns=(_xid(FIRMWARE),),
         source="NVIDIA driver",
@@ -89,7 +97,8 @@ XID = (
         role="confirm",
         priority=60,
         title="a program used GPU {bdf} wrongly (Xid {xid})",
-        explanation="A kernel of the process met an address or an instruction that is not allowed; the GPU itself is most likely well.",
+        explanation="A kernel of the process met an address or an instruction that is not allowed; the GPU itself is most likely well. "
+        + _numbers(APPLICATION),
         remedy="Find the kernel with `--env CUDA_LAUNCH_BLOCKING=1`; suspect the GPU only if it is always the same one.",
         patterns=(_xid(APPLICATION),),
         source="NVIDIA driver",
@@ -101,7 +110,8 @@ XID = (
         role="confirm",
         priority=5,
         title="GPU {bdf} was cleaned up after an end (Xid {xid})",
-        explanation="The driver tidies up after a process that ended badly, or tells what the last error needs.",
+        explanation="The driver tidies up after a process that ended badly, or tells what the last error needs. "
+        + _numbers(AFTERWARDS),
         remedy="Look at the line before it.",
         patterns=(_xid(AFTERWARDS),),
         source="NVIDIA driver",
