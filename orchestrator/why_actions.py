@@ -19,6 +19,7 @@ from orchestrator.phases import control
 from orchestrator.phases.foreign import read_jobs
 from orchestrator.phases.foreign_ours import is_experiment
 from orchestrator.phases.known_runs import KnownRun, choose_run, read_known_runs
+from orchestrator.phases.replay import replay_verdict
 from orchestrator.phases.saved_run import SavedRun, read_saved_run
 from orchestrator.values import Exit, Node, Verdict
 
@@ -35,7 +36,12 @@ def why(settings: Settings, what: str | None) -> int:
         return int(Exit.DONE)
     known = _find_run(what, path)
     saved = read_saved_run(known)
-    if saved.verdict is not None and saved.plan is not None:
+    if saved.plan is None:
+        raise UsageError(
+            what=f"{known.run_id} has nothing to tell: nothing was started (state: {saved.state})",
+            where=known.experiment,
+        )
+    if saved.verdict is not None:
         show_saved(saved, saved.verdict, talk)
         return int(Exit.DONE)
     if control.has_controller(known.run_id):
@@ -43,7 +49,11 @@ def why(settings: Settings, what: str | None) -> int:
             what=f"{known.run_id} is not over (state: {saved.state})",
             remedy=f"aorta-launch stacks {known.run_id} shows what every rank is doing",
         )
-    show_logs(saved.paths.root, talk)
+    verdict = replay_verdict(saved, saved.plan)
+    if verdict is None:
+        show_logs(saved.paths.root, talk)
+    else:
+        show_saved(saved, verdict, talk)
     return int(Exit.DONE)
 
 
@@ -90,7 +100,7 @@ def show_saved(saved: SavedRun, verdict: Verdict, talk: Talk) -> None:
 
 def show_logs(path: Path, talk: Talk) -> None:
     """Judge logs and show what they say; of several runs those that failed."""
-    judged = [(job.name, build_foreign_verdict(job.case, judge(job.case))) for job in read_jobs(path)]
+    judged = [(job.name, build_foreign_verdict(job.case, judge(job.case), job.logs)) for job in read_jobs(path)]
     bad = [(name, verdict) for name, verdict in judged if verdict.state != "succeeded"]
     shown = bad or judged[:1]
     if talk.as_json:

@@ -76,6 +76,8 @@ class NodeStory:
     """What the catalogue knows of the words of its agent and of lines that no rank can be told for."""
     kernel: tuple[Hit, ...] = ()
     """What it knows of the words of its kernel."""
+    kernel_file: str = ""
+    """Where these stand."""
     file: str = ""
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.diagnosis.case import Case, Judgement, RankStory
 from orchestrator.diagnosis.exits import signal_name
+from orchestrator.diagnosis.nodelog import AGENT, ANYONE, NodeLog
 from orchestrator.diagnosis.torchrun_words import signal_of
 from orchestrator.values import Evidence, Exit, FirstFailure, RunState, Verdict
 
@@ -12,7 +15,7 @@ NO_NODE = -1
 """The node rank of a rank that nothing tells the node of."""
 
 
-def build_foreign_verdict(case: Case, judgement: Judgement) -> Verdict:
+def build_foreign_verdict(case: Case, judgement: Judgement, logs: Sequence[NodeLog] = ()) -> Verdict:
     """Build the verdict of a run that there are only logs of."""
     if judgement.family == "OK":
         return Verdict(
@@ -36,7 +39,7 @@ def build_foreign_verdict(case: Case, judgement: Judgement) -> Verdict:
         reason=judgement.reason,
         confidence=judgement.confidence,
         ranks=judgement.ranks if len(judgement.ranks) > 1 else (),
-        last_lines=judgement.last_lines,
+        last_lines=_last_lines(case, judgement, logs),
         first_failure=_build_first(case, judgement),
         stopped=tuple(story.rank for story in case.ranks if story.rank not in culprits and story.code != 0),
         evidence=_gather(case, judgement),
@@ -89,3 +92,19 @@ def _gather(case: Case, judgement: Judgement) -> tuple[Evidence, ...]:
     files = [node.file for node in case.nodes if node.node_rank == judgement.node_rank and node.file]
     known = {one.file for one in named}
     return (*named, *(Evidence(file=file) for file in files if file not in known))[:MOST_EVIDENCE]
+
+
+def _last_lines(case: Case, judgement: Judgement, logs: Sequence[NodeLog]) -> tuple[str, ...]:
+    """Give what the culprit wrote last, where that is all that is known."""
+    if judgement.family != "UNKNOWN" and not judgement.last_lines:
+        return ()
+    first = (
+        judgement.node_rank if judgement.node_rank is not None else min((n.node_rank for n in case.nodes), default=0)
+    )
+    name = next((node.name for node in case.nodes if node.node_rank == first), "")
+    log = next((log for log in logs if log.name == name), None)
+    if log is None:
+        return judgement.last_lines
+    speech = log.speech(("rank", judgement.rank)) if judgement.rank is not None else None
+    speech = speech or log.speech(ANYONE) or log.speech(AGENT)
+    return tuple(speech.last_lines) if speech else judgement.last_lines

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator.diagnosis.case import Case, Judgement
-from orchestrator.diagnosis.ladder_agents import by_agent_cause, by_lost_node, by_session, by_setup
+from orchestrator.diagnosis.ladder_agents import by_agent_cause, by_lost_node, by_session
 from orchestrator.diagnosis.ladder_facts import Facts
 from orchestrator.diagnosis.ladder_own import by_own_end
 from orchestrator.diagnosis.ladder_proof import by_kernel, by_naming
+from orchestrator.diagnosis.ladder_setup import by_setup
 from orchestrator.diagnosis.ladder_waits import (
     by_absence,
     by_keys,

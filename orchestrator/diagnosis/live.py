@@ -152,6 +152,7 @@ def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
         # An agent that we ended tells of our own signal.
         hits=() if agent and agent.after_stop else scan_text(texts.agent_err(node.node_rank)),
         kernel=scan_text(lines, kernel=True) if lines else (),
+        kernel_file=f"diagnosis/node_{node.node_rank}.kernel.txt",
         file=f"logs/agent_{node.node_rank}.err",
     )
 

@@ -200,12 +200,10 @@ def _tell_by_native(inner: Sequence[Frame]) -> Telling | None:
 
 
 def _tell_by_kernel(stack: Stack) -> Telling:
-    where = f", {stack.wchan}" if stack.wchan else ""
+    word = f"{stack.wchan} of the kernel" if stack.wchan else f"state {stack.state or '?'}"
     if stack.state == "D":
-        return Telling(word=f"state D{where}", kind="disk")
-    if stack.wchan in _SLEEPS:
-        return Telling(word=f"a sleep{where}", kind="sleep")
-    return Telling(word=f"state {stack.state or '?'}{where}", kind="unknown")
+        return Telling(word=f"state D, {word}" if stack.wchan else word, kind="disk")
+    return Telling(word=word, kind="sleep" if stack.wchan in _SLEEPS else "unknown")
 
 
 def _own_word(caller: Frame | None) -> str:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from typing import Any
 
-from orchestrator.node import processes
+from orchestrator.node import processes, rank_hook
 
 NOFILE = 65536
 """As many open files as ranks get where the system lets them have more."""
@@ -61,7 +61,8 @@ def environment_of(order: dict[str, Any]) -> dict[str, str]:
         for name, value in os.environ.items()
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in cleared)
     }
-    return {**kept, **order["env"]}
+    env = {**kept, **order["env"]}
+    return rank_hook.put_in_front(env, ".") if order.get("rank_hook") else env
 
 
 def describe_error(error: Exception, order: dict[str, Any]) -> str:

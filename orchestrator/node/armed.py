@@ -24,19 +24,14 @@ class Mark(NamedTuple):
     """The number under which that process holds its stack file open."""
 
 
-def stack_path(folder: str, rank: int) -> str:
-    """Name the file that takes the stacks of a rank."""
-    return os.path.join(folder, STACKS, "rank_%d.txt" % rank)
-
-
-def mark_path(folder: str, rank: int) -> str:
-    """Name the file that says which process of a rank is armed."""
-    return os.path.join(folder, STACKS, "rank_%d.armed" % rank)
+def rank_path(folder: str, rank: int, ending: str) -> str:
+    """Name a file of a rank: "txt" takes its stacks, "armed" tells its process, "ask" is the pipe for requests."""
+    return os.path.join(folder, STACKS, "rank_%d.%s" % (rank, ending))
 
 
 def read_mark(folder: str, rank: int) -> Optional[Mark]:
     """Read who is armed; None where nobody is."""
-    words = read_text(mark_path(folder, rank)).split()
+    words = read_text(rank_path(folder, rank, "armed")).split()
     if len(words) != MARK_WORDS or not all(word.isdigit() for word in words):
         return None
     return Mark(*map(int, words))
@@ -49,7 +44,7 @@ def find_armed(folder: str, rank: Facts) -> Optional[Mark]:
         return None
     if mark.pid != rank["pid"] and rank["pid"] not in processes.line_of(mark.pid):
         return None
-    return mark if catches(mark.pid, mark.signal) and holds(mark, stack_path(folder, rank["rank"])) else None
+    return mark if catches(mark.pid, mark.signal) and holds(mark, rank_path(folder, rank["rank"], "txt")) else None
 
 
 def catches(pid: int, number: int) -> bool:
@@ -87,7 +82,7 @@ def signal_rank(folder: str, rank: Facts) -> Optional[int]:
     if mark is None or process is None or process.ticks != mark.ticks:
         return None
     try:
-        start = os.stat(stack_path(folder, rank["rank"])).st_size
+        start = os.stat(rank_path(folder, rank["rank"], "txt")).st_size
     except OSError:
         return None
     return start if processes.send_signal(process, mark.signal) else None
@@ -96,7 +91,7 @@ def signal_rank(folder: str, rank: Facts) -> Optional[int]:
 def read_stack(folder: str, rank: int, start: int) -> str:
     """Read what a rank has written since it was asked."""
     try:
-        handle = os.open(stack_path(folder, rank), os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(rank_path(folder, rank, "txt"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
     try:

@@ -1,13 +1,159 @@
-"""Takes the flight recorders of the ranks of a run: what collectives each of them has called, and which are not over."""
+"""Takes the flight recorders of the ranks of a run: which collectives each of them has called, and which are not over.
+
+Two ways lead to one that lives: the pipe that torch reads beside NCCL, whose dump also holds who called, and comes after
+seconds; and the rank hook, whose dump comes at once, and for every backend. Both are asked at the same time.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict
+import base64
+import contextlib
+import os
+import stat
+import threading
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from orchestrator.node import armed, processes, pyspy, report, runfolder
+from orchestrator.node.probe_command import read_text
 
 Facts = Dict[str, Any]
+LIMIT_S = 9.0
+"""Torch 2.11 took 4.4 to 5 s for its first dump, up to one of them until it looks at its pipe."""
+POLL_S = 0.02
+MOST_BYTES = 16 << 20
+MOST_IN_ALL = 48 << 20
+"""All of it is held in memory on its way."""
+EARLIER_S = 5.0
+"""The clock of a file system need not be ours; a file of an earlier attempt is older than that."""
+PIPE = (("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",), "nccl_pipe_rank_")
+FILE = (("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"), "nccl_trace_rank_")
+Place = Tuple[Tuple[str, ...], str]
+"""The variables that say where, the one that counts first; and how it is called in the run folder."""
 
 
 def take_dumps(folder: str, order: Facts) -> Facts:
-    """Take the flight recorders."""
-    del folder, order
-    return {"ranks": [], "why": {}}
+    """Take the dumps of the ranks of a run folder, and what those left that have ended; "ranks" limits them."""
+    status = runfolder.read_status(folder) or {}
+    wanted = order.get("ranks")
+    ranks = report.last_ranks(status) if runfolder.is_of_this_boot(status) else []
+    until = time.monotonic() + LIMIT_S
+    takers = [Taker(folder, rank) for rank in ranks if not wanted or rank["rank"] in wanted]
+    threads = [threading.Thread(target=taker.take, args=(until,), daemon=True) for taker in takers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until + 1.0 - time.monotonic()))
+    found: List[Facts] = []
+    why: Dict[str, str] = {}
+    room = MOST_IN_ALL
+    for taker in takers:
+        if len(taker.data) > min(room, MOST_BYTES):
+            why[str(taker.rank)] = f"its dump has {len(taker.data) >> 20} MiB, more than is sent"
+        elif taker.data:
+            room -= len(taker.data)
+            found.append({"rank": taker.rank, "data": base64.b64encode(taker.data).decode(), "how": taker.how})
+        else:
+            why[str(taker.rank)] = taker.why
+    return {"ranks": found, "why": why}
+
+
+class Taker:
+    """The flight recorder of one rank."""
+
+    def __init__(self, folder: str, rank: Facts) -> None:
+        self._folder = os.path.abspath(folder)
+        self._event = rank
+        self.rank = int(rank["rank"])
+        self.data = b""
+        self.how = ""
+        self.why = "no answer in time"
+
+    def take(self, until: float) -> None:
+        """Take it by the best way that leads there."""
+        lives = processes.alive(self._event["pid"], self._event["ticks"])
+        env = processes.environ_of(pyspy.find_python(self._event["pid"])) if lives else {}
+        file = self._place(env, FILE)
+        before = signature(file)
+        by_pipe = lives and poke(self._place(env, PIPE) + ".pipe")
+        by_hook = lives and self._ask_hook()
+        while (by_pipe or by_hook) and time.monotonic() < until:
+            if by_pipe and signature(file) not in (None, before) and (data := read_whole(file)):
+                self.data, self.how = data, "pipe"
+                return
+            if by_hook and (self._take_hook() or self.why):
+                by_hook = False
+                if self.data and not by_pipe:
+                    return
+            time.sleep(POLL_S)
+        if self.data:
+            return
+        if before is not None and before[0] >= self._event["time"] - EARLIER_S and (data := read_whole(file)):
+            self.data, self.how = data, "file"
+            return
+        self.why = self.why or self._explain(lives=lives, by_pipe=by_pipe, by_hook=by_hook)
+
+    def _place(self, env: Dict[bytes, bytes], place: Place) -> str:
+        names, own = place
+        for name in names:
+            prefix = os.fsdecode(env.get(name.encode(), b""))
+            if os.path.isabs(prefix):
+                return f"{prefix}{self.rank}"
+        return os.path.join(self._folder, "diagnosis", f"{own}{self.rank}")
+
+    def _ask_hook(self) -> bool:
+        self.why = ""
+        for ending in ("json", "why"):
+            with contextlib.suppress(OSError):
+                os.unlink(armed.rank_path(self._folder, self.rank, f"flight.{ending}"))
+        return poke(armed.rank_path(self._folder, self.rank, "ask"))
+
+    def _take_hook(self) -> bool:
+        self.data = read_whole(armed.rank_path(self._folder, self.rank, "flight.json"))
+        self.how = "hook"
+        self.why = read_text(armed.rank_path(self._folder, self.rank, "flight.why"))
+        return bool(self.data)
+
+    def _explain(self, *, lives: bool, by_pipe: bool, by_hook: bool) -> str:
+        if not lives:
+            return "it has ended and left no dump"
+        if by_pipe:
+            return "torch read its pipe and gave no dump in time"
+        return "its hook gave no dump in time" if by_hook else "it has no pipe of NCCL, and the rank hook is not in it"
+
+
+def poke(path: str) -> bool:
+    """Write into a pipe if somebody reads it; never waits, and never writes into anything else."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISFIFO(os.fstat(handle).st_mode) and os.write(handle, b"\n") > 0
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def signature(path: str) -> Optional[Tuple[float, int]]:
+    """Tell one state of a file from the next; None where there is none."""
+    try:
+        told = os.stat(path)
+    except OSError:
+        return None
+    return told.st_mtime, told.st_size
+
+
+def read_whole(path: str) -> bytes:
+    """Read a dump that is written to its end: a pickle or a JSON document; empty while it is not."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        with os.fdopen(handle, "rb") as file:
+            data = file.read(MOST_IN_ALL + 1)
+    except OSError:
+        return b""
+    return data if data[:1] == b"\x80" and data[-1:] == b"." or data[:1] == b"{" and data[-1:] == b"}" else b""

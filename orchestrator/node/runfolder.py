@@ -22,7 +22,7 @@ def make_run_folder(path: str) -> None:
     """Create the run folder for this user alone."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     os.chmod(path, 0o700)
-    for name in ("ranks", "outputs"):
+    for name in ("ranks", "outputs", "diagnosis"):
         os.makedirs(os.path.join(path, name), mode=0o700, exist_ok=True)
 
 

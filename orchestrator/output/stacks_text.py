@@ -41,7 +41,7 @@ def _render_group(
         (strip_controls(group.telling.phrase), "" if waits else "yellow"),
     )
     stack = group.stacks[0]
-    if stack.state and (stack.state == "D" or not stack.frames):
+    if stack.state == "D" and stack.frames:
         head.append(f"  state {stack.state}" + (f", wchan {stack.wchan}" if stack.wchan else ""), "red")
     lines = [head]
     if len(group.ranks) == 1:

@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.phases.record import write_json
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 EVIDENCE_S = 20.0
 """A node gathers for no longer than this; where a driver or a file system hangs, it says so."""
 POLL_S = 0.02
+
+
+def render_kernel(lines: Iterable[tuple[float, str]]) -> str:
+    """Render what a kernel said, one line each, with how many seconds before it was asked."""
+    return "".join(f"-{age_s:.1f}s {' '.join(str(text).split())}\n" for age_s, text in lines)
 
 
 class Evidence:
@@ -61,4 +66,7 @@ class Evidence:
         with contextlib.suppress(OSError):
             self._paths.diagnosis.mkdir(exist_ok=True)
             write_json(self._paths.node_evidence(node_rank), told)
+            lines = render_kernel(told.get("kernel") or ())
+            if lines:
+                self._paths.kernel_log(node_rank).write_text(lines, "utf-8")
         self.told[node_rank] = told

@@ -11,14 +11,15 @@ from orchestrator.diagnosis.case import Case, Odd
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.flight import Dump, parse_dump
 from orchestrator.diagnosis.hang import find_odd
-from orchestrator.diagnosis.logcase import Beside, build_log_case, find_layout, natural_key
+from orchestrator.diagnosis.logcase import build_log_case, find_layout, natural_key
+from orchestrator.diagnosis.logteller import Beside
 from orchestrator.diagnosis.nodelog import NodeLog, NodeLogReader
 from orchestrator.diagnosis.scan import scan_lines
 from orchestrator.diagnosis.stacks import Stack, merge_stacks, parse_stack
 from orchestrator.diagnosis.tracebacks import Failure, parse_error_file
 from orchestrator.errors import UsageError
 from orchestrator.phases.foreign_lines import read_parts
-from orchestrator.phases.foreign_ours import is_experiment, read_ends
+from orchestrator.phases.foreign_ours import is_experiment
 from orchestrator.values import Evidence
 
 LOG_ENDINGS = (".log", ".txt", ".out", ".err")
@@ -48,6 +49,8 @@ class Job:
     name: str
     """Empty where there is only one."""
     case: Case
+    logs: Sequence[NodeLog] = ()
+    """What the case was made of."""
 
 
 @dataclass
@@ -71,7 +74,8 @@ def read_jobs(path: Path) -> list[Job]:
         if path.is_dir():
             jobs = _read_folder(path)
         elif path.is_file():
-            jobs = [Job("", build_log_case([_read_log(path.stem, [path], path.parent)]))]
+            log = _read_log(path.stem, [path], path.parent)
+            jobs = [Job("", build_log_case([log]), [log])]
         else:
             raise UsageError(what=f"there is no run, folder or file {path}", remedy="aorta-launch ls lists the runs")
     except OSError as error:
@@ -95,10 +99,10 @@ def _read_folder(path: Path) -> list[Job]:
         named = _JOB.match(file.stem)
         jobs.setdefault(named["job"] if named else "", []).append((named["rest"] if named else file.stem, file))
     if len(jobs) > 1:
-        return [Job(name, _build_case(files, _Folder(), path)) for name, files in sorted(jobs.items())]
+        return [_build_job(name, files, _Folder(), path) for name, files in sorted(jobs.items())]
     if not jobs and not (found.stacks or found.dumps):
         return []
-    return [Job("", _build_case([(file.stem, file) for file in found.logs], found, path))]
+    return [_build_job("", [(file.stem, file) for file in found.logs], found, path)]
 
 
 def _sort_files(files: Iterable[Path]) -> _Folder:
@@ -124,7 +128,7 @@ def _sort_files(files: Iterable[Path]) -> _Folder:
     return found
 
 
-def _build_case(named: Sequence[tuple[str, Path]], found: _Folder, root: Path) -> Case:
+def _build_job(job: str, named: Sequence[tuple[str, Path]], found: _Folder, root: Path) -> Job:
     ours = [(node["name"], file) for name, file in named if (node := _NODE_FILE.match(name))]
     singles = [(name, file) for name, file in named if _RANK_FILE.match(name) or _AGENT_FILE.match(name)]
     if singles and not ours:
@@ -138,16 +142,16 @@ def _build_case(named: Sequence[tuple[str, Path]], found: _Folder, root: Path) -
         ]
     layout = {rank: place for place, ranks in enumerate(find_layout(logs).values()) for rank in ranks}
     places = _find_places(found, logs)
-    return build_log_case(
+    case = build_log_case(
         logs,
         Beside(
             kernel={_match_node(name, logs): _read_kernel(file) for name, file in found.kernels},
             errors={rank: failure for rank, file in found.errors if (failure := _read_error(file)) is not None},
             odd=_read_odd(found, {**layout, **{rank: _place_of(name, logs) for rank, name in places.items()}}, root),
-            ends=read_ends(root),
             places=places,
         ),
     )
+    return Job(job, case, logs)
 
 
 def _read_log(name: str, files: Sequence[Path], root: Path) -> NodeLog:

@@ -48,6 +48,7 @@ class HangGuard:
         self.rules = HangRules(
             after_s=settings.hang_after_s, grace_s=settings.hang_grace_s, action=settings.hang_action
         )
+        self.py_spy = settings.py_spy
         self._record = record
         self._pulse = Pulse(show)
         self.show = self._pulse.show
@@ -173,6 +174,7 @@ class _Guarded:
             readers=self._readers,
             since=clock.now() - (noticed - since),
             action=watch.rules.action,
+            py_spy=self._guard.py_spy,
             ended=tuple(sorted(rank for rank, exit_ in dict(history.exits).items() if exit_.clean)),
         )
         gather(report, self._activity, clock.now())

@@ -20,6 +20,7 @@ from orchestrator.output.hang_text import render_hang
 from orchestrator.output.stacks_text import render_stacks, stacks_document
 from orchestrator.phases.record import write_json
 from orchestrator.phases.stacks import STACKS_S, ask_nodes, look_at_node, take_answers, write_stacks
+from orchestrator.phases.stacks_tool import carry_tool, find_tool, list_lacking
 from orchestrator.values import Evidence
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Report:
     since: float
     """The last sign of progress, in seconds since the epoch."""
     action: str
+    py_spy: Path | None = None
+    """One of this machine, as named in the settings."""
     ended: tuple[int, ...] = ()
     """Ranks that had ended by themselves before."""
     number: int = 0
@@ -69,7 +72,7 @@ class Report:
 def gather(report: Report, activity: Mapping[int, Mapping[str, Any]], now: float) -> None:
     """Ask all nodes at once what their ranks do, find who is odd, and save it; a full disk here costs the files alone."""
     flight = {reader: reader.ask_ahead({"op": "flight"}) for reader in report.readers if reader.is_alive()}
-    answers = ask_nodes(report.readers, {"op": "stacks"}, STACKS_S)
+    answers = ask_stacks(report)
     report.looks = tuple(
         look_at_node(report.plan, node.node_rank, node.node.name, answers.get(node.node_rank, {"error": "no answer"}))
         for node in report.plan.nodes
@@ -86,6 +89,18 @@ def gather(report: Report, activity: Mapping[int, Mapping[str, Any]], now: float
             write_json(report.folder / f"activity_{node_rank}.json", plain(answer))
     name_evidence(report)
     tell(report, now)
+
+
+def ask_stacks(report: Report) -> dict[int, Mapping[str, Any]]:
+    """Ask for the stacks; where there is no py-spy and we have one, bring it and ask again."""
+    answers = ask_nodes(report.readers, {"op": "stacks"}, STACKS_S)
+    lacking, tool = list_lacking(answers), find_tool(report.py_spy)
+    if lacking and tool is not None:
+        links = {reader.node.node_rank: reader.link for reader in report.readers}
+        had = carry_tool(tool, [report.plan.nodes[n] for n in lacking], {n: link for n, link in links.items() if link})
+        again = [reader for reader in report.readers if reader.node.node_rank in had]
+        answers |= ask_nodes(again, {"op": "stacks"}, STACKS_S)
+    return answers
 
 
 def name_evidence(report: Report) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.diagnosis.stacks_node import NodeLook, build_node_look, list_looks, render_look
 from orchestrator.errors import UsageError
-from orchestrator.phases.connect import connect_each
+from orchestrator.phases.connect import close_links, connect_each
 from orchestrator.phases.control import ask_controller
 from orchestrator.phases.saved_run import read_saved_run
+from orchestrator.phases.stacks_tool import carry_tool, find_tool, list_lacking
 from orchestrator.transport.fanout import try_each
 
 if TYPE_CHECKING:
@@ -84,11 +85,14 @@ def look_at_run(known: KnownRun, settings: Settings, *, native: bool) -> tuple[N
             remedy=f"aorta-launch status {known.run_id} says how it ended",
         )
     plan = _read_plan(known)
-    told = ask_controller(known, {"op": "stacks", "native": native}, ASK_S)
-    if told is not None and told.get("nodes"):
-        answers = {int(one["node_rank"]): one for one in told["nodes"]}
-    else:
-        answers = _ask_links(known, settings, native=native)
+    answers = _ask_run(known, settings, native=native)
+    lacking, tool = list_lacking(answers), find_tool(settings.py_spy)
+    if lacking and tool is not None and plan is not None:
+        links, _ = connect_each([known.nodes[place] for place in lacking], settings)
+        own = {lacking[at]: link for at, link in links.items()}
+        if carry_tool(tool, [plan.nodes[place] for place in lacking], own):
+            answers |= _ask_run(known, settings, native=native)
+        close_links(own.values())
     return tuple(
         look_at_node(plan, place, node.name, answers.get(place, {"error": "no answer"}))
         for place, node in enumerate(known.nodes)
@@ -111,6 +115,13 @@ def _read_plan(known: KnownRun) -> Plan | None:
     with contextlib.suppress(UsageError):  # the folder was removed: the nodes are known all the same
         return read_saved_run(known).plan
     return None
+
+
+def _ask_run(known: KnownRun, settings: Settings, *, native: bool) -> dict[int, Mapping[str, Any]]:
+    told = ask_controller(known, {"op": "stacks", "native": native}, ASK_S)
+    if told is not None and told.get("nodes"):
+        return {int(one["node_rank"]): one for one in told["nodes"]}
+    return _ask_links(known, settings, native=native)
 
 
 def _ask_links(known: KnownRun, settings: Settings, *, native: bool) -> dict[int, Mapping[str, Any]]:

@@ -101,6 +101,10 @@ class ExperimentPaths:
         """What one node knew of itself when the run broke."""
         return self.diagnosis / f"node_{node_rank}.json"
 
+    def kernel_log(self, node_rank: int) -> Path:
+        """What the kernel of one node had said since the run began."""
+        return self.diagnosis / f"node_{node_rank}.kernel.txt"
+
     def error_file(self, rank: int) -> Path:
         """The error file of one rank."""
         return self.errors / f"rank_{rank:04d}.json"

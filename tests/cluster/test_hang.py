@@ -73,7 +73,7 @@ def wait_named(scene: Scene, launcher: Launcher | None = None) -> dict[str, Any]
     """Wait for the report of the hang; give what was noted of it."""
 
     def told() -> list[dict[str, Any]]:
-        return scene.events("hang") if (scene.project / "experiments").exists() and scene.runs() else []
+        return scene.events("hang") if list(scene.project.glob("experiments/*/events.jsonl")) else []
 
     wait_for(lambda: bool(told()), 150, lambda: f"no hang was noted\n{launcher.stderr if launcher else ''}")
     (event,) = told()

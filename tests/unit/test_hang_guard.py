@@ -113,7 +113,7 @@ def begin(guard: HangGuard, readers: list[NodeReader], events: queue.SimpleQueue
 
 def build_guard(tmp_path: Path, action: str) -> tuple[HangGuard, FakeRecord]:
     record = FakeRecord(tmp_path)
-    settings = SimpleNamespace(hang_after_s=0.4, hang_grace_s=0.4, hang_action=action)
+    settings = SimpleNamespace(hang_after_s=0.4, hang_grace_s=0.4, hang_action=action, py_spy=None)
     return HangGuard(cast("Settings", settings), cast("Any", record), lambda *_: None), record
 
 
