@@ -88,7 +88,7 @@ class Odd:
     family: Literal["HANG", "MISMATCH"]
     ranks: tuple[int, ...]
     """Empty: all do the same."""
-    rule: Literal["stacks", "flight recorder"]
+    rule: Literal["stacks", "flight recorder", "NCCL RAS"]
     confidence: Confidence
     cause: str
     """One line: "3 ranks wait in all_reduce, rank 2 is in fetch_remote_shard"."""

@@ -9,6 +9,7 @@ from typing import Literal
 from orchestrator.diagnosis.case import Confidence, Odd
 from orchestrator.diagnosis.flight import Dump, Entry
 from orchestrator.diagnosis.flight_parting import Parting, find_common, find_parting
+from orchestrator.diagnosis.hang_ras import Behind
 from orchestrator.diagnosis.stacks import Frame, Stack, merge_stacks
 from orchestrator.diagnosis.stacks_words import WAITING, Group, Telling, fold_stacks, shorten_files
 
@@ -19,8 +20,11 @@ _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter", "broadcast_obje
 """One rank has a part of its own in these, and often a line of its own."""
 
 
-def find_odd(stacks: Sequence[Stack], dumps: Sequence[Dump]) -> Odd | None:
-    """Find who is odd; None where there is nothing to compare, no ranks where all do the same."""
+def find_odd(stacks: Sequence[Stack], dumps: Sequence[Dump], behind: Sequence[Behind] = ()) -> Odd | None:
+    """Find who is odd; None where there is nothing to compare, no ranks where all do the same.
+
+    `behind` is what NCCL itself counts: ranks that have launched less than the others.
+    """
     groups = fold_stacks(shorten_files(merge_stacks(stacks)))
     parting = find_parting(dumps)
     if parting is not None and parting.ranks:
@@ -28,6 +32,8 @@ def find_odd(stacks: Sequence[Stack], dumps: Sequence[Dump]) -> Odd | None:
     odd = _judge_groups(groups)
     if parting is not None and (odd is None or not odd.ranks):
         return _judge_parting(parting, groups)
+    if behind and (odd is None or not odd.ranks):
+        return _judge_behind(behind, groups)
     common = find_common(dumps)
     if odd is None and common is not None:
         cause = f"all {len(dumps)} ranks wait in {_entry_words(common)}"
@@ -43,7 +49,7 @@ def _judge_parting(parting: Parting, groups: Sequence[Group]) -> Odd:
     telling = _telling_of(parting.ranks, groups)
     where = telling.place if telling is not None else _frame_place(called.caller if called else None)
     if parting.how == "absent":
-        wait = f"{_count(parting.others)} in {_at(expected, parting)}"
+        wait = f"{_count(parting.others)} in {_at(parting, groups)}"
         name = name_ranks(parting.ranks)
         if called is not None:
             cause = f"{wait}; {name} never came: waits in {_entry_words(called)}"
@@ -54,8 +60,8 @@ def _judge_parting(parting: Parting, groups: Sequence[Group]) -> Odd:
     assert expected is not None
     assert called is not None
     cause = (
-        f"{_count(parting.others, 'called')} {_at(expected, parting)},"
-        f" {name_ranks(parting.ranks)} called {called.words}{_in_brackets(called.caller)}"
+        f"{_count(parting.others, 'called')} {_at(parting, groups)},"
+        f" {name_ranks(parting.ranks)} called {called.words}{_in_brackets(_caller(called, parting.ranks, groups))}"
     )
     if not parting.ranks:
         cause = f"at {_sequence(parting)} some ranks called {expected.words}, others {called.words}"
@@ -64,17 +70,37 @@ def _judge_parting(parting: Parting, groups: Sequence[Group]) -> Odd:
     return _odd("MISMATCH", parting.ranks, cause, sure, rule="flight recorder", where=where)
 
 
+def _judge_behind(behind: Sequence[Behind], groups: Sequence[Group]) -> Odd:
+    ranks = tuple(sorted({one.rank for one in behind}))
+    first = min(behind, key=lambda one: one.rank)
+    telling = _telling_of(ranks, groups)
+    cause = (
+        f"{'1 other rank has' if first.others == 1 else f'{first.others} other ranks have'} launched"
+        f" {first.operation} up to number {first.most}, {name_ranks(ranks)} up to {first.launched}"
+    )
+    doing = f": {is_are(ranks)} in {telling.phrase}" if telling is not None else ""
+    where = telling.place if telling is not None else ""
+    return _odd("HANG", ranks, f"{cause}{doing}", "likely", rule="NCCL RAS", where=where)
+
+
 def _sequence(parting: Parting) -> str:
     group = "" if parting.group in ("default_pg", "0", "") else f" of group {parting.group}"
     return f"sequence {parting.sequence}{group}"
 
 
-def _at(expected: Entry | None, parting: Parting) -> str:
+def _at(parting: Parting, groups: Sequence[Group]) -> str:
+    expected = parting.expected
     if expected is None:
         return f"a collective ({_sequence(parting)})"
     operation = expected.operation if parting.how == "absent" else expected.words
-    place = f"{_short(expected.caller)}, " if expected.caller is not None else ""
-    return f"{operation} ({place}{_sequence(parting)})"
+    caller = _short(_caller(expected, parting.others, groups))
+    return f"{operation} ({', '.join(filter(None, (caller, _sequence(parting))))})"
+
+
+def _caller(entry: Entry, ranks: Sequence[int], groups: Sequence[Group]) -> Frame | None:
+    """Find who called: as the recorder knows it, else as the stack of one that waits there tells."""
+    told = _telling_of(ranks, groups)
+    return entry.caller or (told.caller if told is not None and told.kind == "collective" else None)
 
 
 def _entry_words(entry: Entry) -> str:
@@ -229,7 +255,7 @@ def _odd(
     cause: str,
     confidence: Confidence,
     *,
-    rule: Literal["stacks", "flight recorder"] = "stacks",
+    rule: Literal["stacks", "flight recorder", "NCCL RAS"] = "stacks",
     where: str = "",
 ) -> Odd:
     return Odd(family=family, ranks=ranks, rule=rule, confidence=confidence, cause=cause, where=where)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from orchestrator.diagnosis.case import Judgement, RankStory
+from orchestrator.diagnosis.case import Judgement, NodeStory, RankStory
 from orchestrator.diagnosis.cause import Family, Hit
 from orchestrator.diagnosis.ladder_facts import KILL, Facts, blame, list_ranks, moment, show, strength
-from orchestrator.diagnosis.scan import title_of
 from orchestrator.diagnosis.torchrun_words import signal_of
+from orchestrator.values import Evidence
 
 GPU_FAMILIES: frozenset[Family] = frozenset({"GPU_HW", "GPU_SW", "FABRIC"})
 _FINGERPRINT = re.compile(
@@ -37,29 +37,42 @@ def _confirm(facts: Facts, story: RankStory) -> Judgement | None:
     node = facts.by_node[story.node_rank]
     pids = {str(story.pid)} | {pid for hit in story.hits for pid in re.findall(r"\d+", hit.groups.get("pid", ""))}
     dead = ended is not None or facts.words[story.rank].kind == "cause"
-    hit = max(
-        (hit for hit in node.kernel if hit.groups.get("pid") in pids and dead),
-        key=lambda hit: hit.cause.priority,
-        default=None,
-    )
+    hit = _strongest(hit for hit in node.kernel if hit.groups.get("pid") in pids and dead)
     if hit is not None:
         reason = f"the kernel of {node.name} names pid {hit.groups['pid']}, which is rank {story.rank}'s"
-        return blame("kernel", hit, story, reason, sure=True)
+        return _blame(node, hit, story, reason, sure=True)
     if story.oom_kills and ended == KILL:
-        oom = next((hit for hit in node.kernel if hit.cause.family == "OOM_HOST"), None)
-        reason = f"its own memory cgroup counts {story.oom_kills} process(es) that the kernel killed"
-        return replace(
-            blame("kernel", oom, story, reason, sure=True),
-            family="OOM_HOST",
-            cause=title_of(oom) if oom else "out of host memory: the kernel killed the rank",
-            cause_id=oom.cause.id if oom else "host.oomk",
-        )
-    hardware = next(
-        (hit for hit in node.kernel if hit.cause.family in GPU_FAMILIES and not hit.groups.get("pid")), None
-    )
+        return _confirm_by_counter(node, story)
+    hardware = _strongest(hit for hit in node.kernel if hit.cause.family in GPU_FAMILIES and not hit.groups.get("pid"))
     if hardware is not None and _is_about_gpu(facts, story):
-        return blame("kernel", hardware, story, f"the kernel of {node.name} tells of its GPU")
+        return _blame(node, hardware, story, f"the kernel of {node.name} tells of its GPU")
     return None
+
+
+def _strongest(hits: Iterable[Hit]) -> Hit | None:
+    return max(hits, key=lambda hit: hit.cause.priority, default=None)
+
+
+def _confirm_by_counter(node: NodeStory, story: RankStory) -> Judgement:
+    killed = "1 process" if story.oom_kills == 1 else f"{story.oom_kills} processes"
+    reason = f"the counter of its own memory cgroup says that the kernel killed {killed} while it ran"
+    oom = _strongest(hit for hit in node.kernel if hit.cause.family == "OOM_HOST")
+    # A pid in the kernel's log is another one inside of a container.
+    judgement = _blame(node, oom, story, reason, sure=True)
+    return replace(
+        judgement,
+        family="OOM_HOST",
+        cause="out of memory: the kernel killed the rank, its memory cgroup was full",
+        cause_id=oom.cause.id if oom else "host.oomk",
+        remedy=judgement.remedy or "raise the limit of its cgroup, or lower what the rank and its data workers hold",
+    )
+
+
+def _blame(node: NodeStory, hit: Hit | None, story: RankStory, reason: str, *, sure: bool = False) -> Judgement:
+    """Blame a rank with a line of the kernel's log."""
+    judgement = blame("kernel", hit, story, reason, sure=sure)
+    lines = [Evidence(file=node.kernel_file, line=hit.line)] if hit is not None and node.kernel_file else []
+    return replace(judgement, evidence=(*lines, *show(story)))
 
 
 def _is_about_gpu(facts: Facts, story: RankStory) -> bool:

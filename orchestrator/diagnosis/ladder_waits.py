@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 from orchestrator.diagnosis.case import Judgement, RankStory
+from orchestrator.diagnosis.exits import signal_name
 from orchestrator.diagnosis.ladder_facts import STORE, WAITED, Facts, list_ranks, show
 from orchestrator.values import Evidence
 
@@ -241,13 +242,14 @@ def undecided(facts: Facts) -> Judgement:
             evidence=evidence,
             remedy="run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL` and the flight recorder; check the links between the nodes",
         )
-    cause = "unknown"
+    codes = sorted({node.agent_code for node in facts.case.nodes if node.agent_code})
+    cause = f"ended with exit code {', '.join(map(str, codes))}, and nothing tells why" if codes else "unknown"
     lines: tuple[str, ...] = ()
     if first is not None and first.failure is not None:
         lines = (first.failure.error,)
         cause = first.failure.error if not facts.is_victim(first) else "ranks lost their peers, and none says why"
     elif first is not None and (first.code or first.signal):
-        cause = f"exit code {first.code}" if first.code else f"ended by signal {first.signal}"
+        cause = f"exit code {first.code}" if first.code else f"ended by {signal_name(first.signal)}"
     known = first is not None and not facts.is_victim(first)
     result = Judgement(
         family="UNKNOWN",

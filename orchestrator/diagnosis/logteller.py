@@ -30,6 +30,7 @@ class Beside:
 
     kernel: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
     """By the name of the node."""
+    kernel_files: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[int, Failure] = field(default_factory=dict)
     """Torchelastic error files by rank."""
     places: Mapping[int, str] = field(default_factory=dict)
@@ -182,6 +183,7 @@ class NodeTeller:
             claims=tuple(log.agent.claims),
             hits=hits,
             kernel=self._beside.kernel.get(log.name, ()),
+            kernel_file=self._beside.kernel_files.get(log.name, ""),
             file=log.file,
         )
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from typing import Any
 
-from orchestrator.node import processes, rank_hook
+from orchestrator.node import nccl_pipe, processes, rank_hook
 
 NOFILE = 65536
 """As many open files as ranks get where the system lets them have more."""
@@ -61,7 +61,7 @@ def environment_of(order: dict[str, Any]) -> dict[str, str]:
         for name, value in os.environ.items()
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in cleared)
     }
-    env = {**kept, **order["env"]}
+    env = nccl_pipe.without_bad_pipe({**kept, **order["env"]}, ".")
     return rank_hook.put_in_front(env, ".") if order.get("rank_hook") else env
 
 

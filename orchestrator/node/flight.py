@@ -20,6 +20,8 @@ from orchestrator.node.probe_command import read_text
 Facts = Dict[str, Any]
 LIMIT_S = 9.0
 """Torch 2.11 took 4.4 to 5 s for its first dump, up to one of them until it looks at its pipe."""
+HOOK_LESS_S = 4.0
+"""A thread of Python answers in milliseconds, or not at all."""
 POLL_S = 0.02
 MOST_BYTES = 16 << 20
 MOST_IN_ALL = 48 << 20
@@ -77,21 +79,46 @@ class Taker:
         before = signature(file)
         by_pipe = lives and poke(self._place(env, PIPE) + ".pipe")
         by_hook = lives and self._ask_hook()
-        while (by_pipe or by_hook) and time.monotonic() < until:
-            if by_pipe and signature(file) not in (None, before) and (data := read_whole(file)):
-                self.data, self.how = data, "pipe"
-                return
-            if by_hook and (self._take_hook() or self.why):
-                by_hook = False
-                if self.data and not by_pipe:
-                    return
+        why = "" if lives else "it has ended and left no dump"
+        if lives and not by_pipe and not by_hook:
+            why = "it has no pipe of NCCL, and the rank hook is not in it"
+        if by_hook:
+            why = self._wait_for_hook(until)
+        if by_pipe and not self._wait_for_pipe(file, before, until) and not self.data:
+            why = "torch has taken the request and gave no dump in time"
+        if not self.data and before is not None and before[0] >= self._event["time"] - EARLIER_S:
+            self._keep(read_whole(file), "file")
+        self.why = why
+
+    def _keep(self, data: bytes, how: str) -> bool:
+        if data:
+            self.data, self.how = data, how
+        return bool(data)
+
+    def _wait_for_hook(self, until: float) -> str:
+        """Wait for the hook; give why there is nothing."""
+        while time.monotonic() < until - HOOK_LESS_S:
+            if self._keep(read_whole(self._path("flight.json")), "hook"):
+                return ""
+            why = read_text(self._path("flight.why"))
+            if why:
+                return why
             time.sleep(POLL_S)
-        if self.data:
-            return
-        if before is not None and before[0] >= self._event["time"] - EARLIER_S and (data := read_whole(file)):
-            self.data, self.how = data, "file"
-            return
-        self.why = self.why or self._explain(lives=lives, by_pipe=by_pipe, by_hook=by_hook)
+        return "its rank hook gave no dump in time: what it is in lets no other thread run"
+
+    def _wait_for_pipe(self, file: str, before: Optional[Tuple[float, int]], until: float) -> bool:
+        """Wait until torch has written its dump to the end."""
+        last = before
+        while time.monotonic() < until:
+            now = signature(file)
+            if now == last and now not in (None, before) and self._keep(read_whole(file), "pipe"):
+                return True
+            last = now
+            time.sleep(POLL_S)
+        return False
+
+    def _path(self, ending: str) -> str:
+        return armed.rank_path(self._folder, self.rank, ending)
 
     def _place(self, env: Dict[bytes, bytes], place: Place) -> str:
         names, own = place
@@ -102,24 +129,10 @@ class Taker:
         return os.path.join(self._folder, "diagnosis", f"{own}{self.rank}")
 
     def _ask_hook(self) -> bool:
-        self.why = ""
-        for ending in ("json", "why"):
+        for ending in ("flight.json", "flight.why"):
             with contextlib.suppress(OSError):
-                os.unlink(armed.rank_path(self._folder, self.rank, f"flight.{ending}"))
-        return poke(armed.rank_path(self._folder, self.rank, "ask"))
-
-    def _take_hook(self) -> bool:
-        self.data = read_whole(armed.rank_path(self._folder, self.rank, "flight.json"))
-        self.how = "hook"
-        self.why = read_text(armed.rank_path(self._folder, self.rank, "flight.why"))
-        return bool(self.data)
-
-    def _explain(self, *, lives: bool, by_pipe: bool, by_hook: bool) -> str:
-        if not lives:
-            return "it has ended and left no dump"
-        if by_pipe:
-            return "torch read its pipe and gave no dump in time"
-        return "its hook gave no dump in time" if by_hook else "it has no pipe of NCCL, and the rank hook is not in it"
+                os.unlink(self._path(ending))
+        return poke(self._path("ask"))
 
 
 def poke(path: str) -> bool:
@@ -156,4 +169,4 @@ def read_whole(path: str) -> bytes:
             data = file.read(MOST_IN_ALL + 1)
     except OSError:
         return b""
-    return data if data[:1] == b"\x80" and data[-1:] == b"." or data[:1] == b"{" and data[-1:] == b"}" else b""
+    return data if (data[:1], data[-1:]) in ((b"\x80", b"."), (b"{", b"}")) else b""

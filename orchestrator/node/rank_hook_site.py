@@ -77,11 +77,11 @@ class Rank:
         _thread.start_new_thread(self.answer, (handle,))
 
     def answer(self, handle: int) -> None:
-        """Let debuggers in, then give the flight recorder to whoever asks."""
-        import time
+        """Let debuggers in after a moment, and give the flight recorder to whoever asks."""
+        import select
 
         try:
-            time.sleep(SETTLE_S)
+            select.select([handle], [], [], SETTLE_S)
             allow_tracing()
             while os.read(handle, 4096):
                 self.give_flight()

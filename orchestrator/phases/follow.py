@@ -42,13 +42,17 @@ class Desk:
 
     paths: ExperimentPaths
     log: EventLog
-    show: Show
     talk: Talk
     controller: Controller
     hang: HangGuard
     time_limit_s: float | None = None
     noted: set[str] = field(default_factory=set)
     """What a controller before us has written into events.jsonl."""
+
+    @property
+    def show(self) -> Show:
+        """Takes what the ranks write, on its way to the screen."""
+        return self.hang.show
 
 
 @dataclass(frozen=True, kw_only=True)

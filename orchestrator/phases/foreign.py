@@ -145,6 +145,7 @@ def _build_job(job: str, named: Sequence[tuple[str, Path]], found: _Folder, root
     case = build_log_case(
         logs,
         Beside(
+            kernel_files={_match_node(name, logs): str(file.relative_to(root)) for name, file in found.kernels},
             kernel={_match_node(name, logs): _read_kernel(file) for name, file in found.kernels},
             errors={rank: failure for rank, file in found.errors if (failure := _read_error(file)) is not None},
             odd=_read_odd(found, {**layout, **{rank: _place_of(name, logs) for rank, name in places.items()}}, root),

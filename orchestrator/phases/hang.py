@@ -183,11 +183,11 @@ class _Guarded:
             return  # it went on, or somebody stopped it, while we looked: what we saved does no harm
         watch.note_report(time.monotonic())
         if watch.rules.action == "stop":
-            gather_rest(report)  # before anything is killed
+            gather_rest(report, clock.now())  # before anything is killed
         self._hang = build_event_data(report)
         self._post("hang", self._hang)
         if watch.rules.action != "stop":
-            gather_rest(report)
+            gather_rest(report, clock.now())
 
     def _moves(self) -> bool:
         """Look twice: GPUs that wait and small pieces of work look alike, stacks do not."""

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import queue
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.diagnosis.flight import Dump, parse_dump
 from orchestrator.diagnosis.hang import find_odd, with_ended
+from orchestrator.diagnosis.hang_ras import Behind, parse_ras
 from orchestrator.diagnosis.stacks import Stack
 from orchestrator.diagnosis.stacks_node import NodeLook, list_looks, list_stacks
 from orchestrator.output.hang_text import render_hang
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from orchestrator.plan.paths import ExperimentPaths
     from orchestrator.values import Plan
 
-FLIGHT_S = 6.0
-"""Beyond the stacks: a rank whose interpreter is locked up gives no dump at all."""
+FLIGHT_S = 12.0
+"""NCCL looks at its pipe every few seconds; a rank whose interpreter is locked up gives no dump at all."""
+RAS_NODES = 2
+"""Each of them tells of all."""
 REST_S = 20.0
 NATIVE_S = 12.0
 MOST_NATIVE = 4
@@ -71,20 +75,26 @@ class Report:
 
 def gather(report: Report, activity: Mapping[int, Mapping[str, Any]], now: float) -> None:
     """Ask all nodes at once what their ranks do, find who is odd, and save it; a full disk here costs the files alone."""
-    flight = {reader: reader.ask_ahead({"op": "flight"}) for reader in report.readers if reader.is_alive()}
+    end = time.monotonic() + FLIGHT_S
+    alive = [reader for reader in report.readers if reader.is_alive()]
+    flight = {reader: reader.ask_ahead({"op": "flight"}) for reader in alive}
+    ras = {reader: reader.ask_ahead({"op": "ras"}) for reader in alive[:RAS_NODES]}
     answers = ask_stacks(report)
     report.looks = tuple(
         look_at_node(report.plan, node.node_rank, node.node.name, answers.get(node.node_rank, {"error": "no answer"}))
         for node in report.plan.nodes
     )
-    dumps = take_dumps(take_answers(flight, FLIGHT_S))
+    dumps = take_dumps(take_answers(flight, end - time.monotonic()))
     report.dumps = [dump for rank, (_, data) in sorted(dumps.items()) if (dump := parse_dump(data, rank)) is not None]
-    odd = find_odd(report.stacks, report.dumps)
+    told = take_answers(ras, end - time.monotonic())
+    odd = find_odd(report.stacks, report.dumps, find_behind(told, report.looks))
     report.odd = with_ended(odd, report.ended) if odd is not None else None
     with contextlib.suppress(OSError):
         report.number = make_folder(report.paths)
         write_stacks(report.folder / "stacks", report.looks)
         write_dumps(report.folder / "flight", dumps)
+        for node_rank, answer in told.items():
+            keep_answer(report.folder, "ras", node_rank, answer)
         for node_rank, answer in activity.items():
             write_json(report.folder / f"activity_{node_rank}.json", plain(answer))
     name_evidence(report)
@@ -101,6 +111,21 @@ def ask_stacks(report: Report) -> dict[int, Mapping[str, Any]]:
         again = [reader for reader in report.readers if reader.node.node_rank in had]
         answers |= ask_nodes(again, {"op": "stacks"}, STACKS_S)
     return answers
+
+
+def find_behind(told: Mapping[int, Mapping[str, Any]], looks: Sequence[NodeLook]) -> list[Behind]:
+    """Find ranks of the run that NCCL counts behind the others; it names them by process and address."""
+    places = {(look.pid, node.address): look.rank for node in looks for look in node.ranks}
+    # It may go by another interface than ours; a number that only one of the ranks has will do.
+    pids = Counter(look.pid for node in looks for look in node.ranks)
+    places |= {(look.pid, ""): look.rank for node in looks for look in node.ranks if pids[look.pid] == 1}
+    for _, answer in sorted(told.items()):
+        behind = parse_ras(str(answer.get("text") or ""))
+        ranks = [places.get((one.pid, one.node), places.get((one.pid, ""))) for one in behind]
+        known = [replace(one, rank=rank) for one, rank in zip(behind, ranks, strict=True) if rank is not None]
+        if known:
+            return known
+    return []
 
 
 def name_evidence(report: Report) -> None:
@@ -141,11 +166,11 @@ def tell(report: Report, now: float) -> None:
         write_json(report.folder / "report.json", document)
 
 
-def gather_rest(report: Report) -> None:
-    """Save what takes longer, or explains more than it names: the nodes themselves, RAS, sockets, native stacks."""
+def gather_rest(report: Report, now: float) -> None:
+    """Save what takes longer, or explains more than it names: the nodes themselves, sockets, native stacks."""
     asked: dict[str, Asked] = {
         op: {reader: reader.ask_ahead({"op": op}) for reader in report.readers if reader.is_alive()}
-        for op in ("evidence", "ras", "sockets")
+        for op in ("evidence", "sockets")
     }
     native = ask_native(report)
     end = time.monotonic() + REST_S
@@ -153,10 +178,18 @@ def gather_rest(report: Report) -> None:
         for op, waiting in asked.items():
             for node_rank, answer in take_answers(waiting, max(0.0, end - time.monotonic())).items():
                 keep_answer(report.folder, op, node_rank, answer)
-        for node_rank, answer in take_answers(native, max(1.0, end - time.monotonic())).items():
-            node = report.plan.nodes[node_rank]
-            look = look_at_node(report.plan, node_rank, node.node.name, answer)
-            write_stacks(report.folder / "native", [look])
+        answers = take_answers(native, max(1.0, end - time.monotonic()))
+        nodes = [look_at_node(report.plan, n, report.plan.nodes[n].node.name, one) for n, one in answers.items()]
+        write_stacks(report.folder / "native", nodes)
+        refine(report, list_stacks(nodes), now)
+
+
+def refine(report: Report, native: Sequence[Stack], now: float) -> None:
+    """Say it again with what native frames add, "lock acquire": who is odd stays."""
+    odd = find_odd([*report.stacks, *native], report.dumps)
+    if odd is not None and report.odd is not None and odd.ranks and odd.ranks == report.odd.ranks:
+        report.odd = replace(report.odd, cause=odd.cause)
+        tell(report, now)
 
 
 def ask_native(report: Report) -> Asked:

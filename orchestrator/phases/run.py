@@ -86,15 +86,7 @@ def run_on(
         undo.callback(printer.close)
         talk.clear_line = printer.clear_line
         hang = HangGuard(settings, record, printer.show)
-        desk = Desk(
-            paths=paths,
-            log=log,
-            show=hang.show,
-            talk=talk,
-            controller=controller,
-            hang=hang,
-            time_limit_s=settings.timeout_s,
-        )
+        desk = Desk(paths=paths, log=log, talk=talk, controller=controller, hang=hang, time_limit_s=settings.timeout_s)
         attempt = Attempt(
             ground=ground, desk=desk, record=record, signals=signals, on_stage=Stages(ground, record, announce)
         )

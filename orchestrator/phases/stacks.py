@@ -42,14 +42,15 @@ def take_answers(
     """Wait for answers that were asked for ahead."""
     end, waiting = time.monotonic() + timeout_s, dict(asked)
     answers: dict[int, Mapping[str, Any]] = {}
-    while waiting and time.monotonic() < end:
+    while waiting:
+        late = time.monotonic() >= end
         for reader, answer in list(waiting.items()):
             # In this order: what it said last is there once its reader has ended.
             ended = not reader.is_alive()
             try:
                 answers[reader.node.node_rank] = answer.get_nowait()
             except queue.Empty:
-                if not ended:
+                if not ended and not late:
                     continue
             waiting.pop(reader)
         if waiting:

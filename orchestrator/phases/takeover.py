@@ -167,7 +167,6 @@ def follow_on(saved: SavedRun, plan: Plan, went: float, seat: Seat) -> int:
     desk = Desk(
         paths=saved.paths,
         log=log,
-        show=hang.show,
         talk=seat.talk,
         controller=seat.controller,
         hang=hang,

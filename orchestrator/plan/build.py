@@ -158,6 +158,7 @@ def _build_node(run: _Run, seat: _Seat) -> NodePlan:
             given=run.env,
             run=identity,
             placeholders=named,
+            paths=paths,
         ),
         gpu_memory=build_gpu_memory(seat.node, seat.facts, run.settings.nproc_per_node, run.env),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,15 @@ PROTECTED = (
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """What names the interface of a node: ours, unless it is given."""
 
+RECORDER_ENTRIES = "2000"
+"""How many of its last collectives a rank remembers; the default of newer versions of torch."""
+_RECORDER_TWINS = (
+    ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+    ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+)
+"""Two names of one value, the newer first."""
+_RENAMED = (2, 11)
+"""The first release of torch that was seen to go by the newer names alone."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VISIBLE = {"amd": "HIP_VISIBLE_DEVICES"}
 
@@ -72,14 +82,21 @@ def build_env(
     given: Iterable[EnvValue],
     run: Mapping[str, str],
     placeholders: Mapping[str, str],
+    paths: NodePaths | None = None,
 ) -> tuple[EnvValue, ...]:
     """Lay the values over each other, lowest first: defaults, the user's, the node's line, what identifies the run.
+
+    With the paths of a run folder its flight recorders write into it.
 
     Raises:
         ConfigError: a name is none, or belongs to the launcher or torchrun; a value holds a NUL.
     """
     values = {value.name: value for value in build_defaults(facts.cores, processes, interface)}
-    for value in (*given, *build_node_values(node, facts.gpu_kind)):
+    told = (*given, *build_node_values(node, facts.gpu_kind))
+    if paths is not None:
+        recorder = build_recorder_values(facts.torch_version, paths, {value.name for value in told})
+        values |= {value.name: value for value in recorder}
+    for value in told:
         check_env_value(value)
         values.pop(value.name, None)
         values[value.name] = _placed(value, placeholders)
@@ -94,6 +111,23 @@ def build_defaults(cores: int, processes: int, interface: str) -> tuple[EnvValue
     if interface:
         # NCCL takes a bare name as a prefix (eth1 would match eth10); gloo takes it exactly and knows no "=".
         texts |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
+    return tuple(EnvValue(name=name, value=text, origin=OURS) for name, text in texts.items())
+
+
+def build_recorder_values(torch_version: str | None, paths: NodePaths, told: AbstractSet[str]) -> tuple[EnvValue, ...]:
+    """Build what lets torch's flight recorder tell of a hang; nothing under a name whose twin the user gives."""
+    size, file = _RECORDER_TWINS
+    # A newer torch warns on every rank of the old name; an older one makes no pipe without it.
+    renamed = torch_version is not None and parse_release(torch_version) >= _RENAMED
+    texts = {
+        **dict.fromkeys(size[:1] if renamed else size, RECORDER_ENTRIES),
+        file[0] if renamed else file[1]: f"{paths.diagnosis}/nccl_trace_rank_",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{paths.diagnosis}/nccl_pipe_rank_",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    for twins in _RECORDER_TWINS:
+        if told & set(twins):
+            texts = {name: text for name, text in texts.items() if name not in twins}
     return tuple(EnvValue(name=name, value=text, origin=OURS) for name, text in texts.items())
 
 
@@ -160,6 +194,12 @@ def check_env_value(value: EnvValue) -> None:
         raise ConfigError(
             f"the value of {value.name} holds a NUL byte", value.origin, "no process can be given it: encode it"
         )
+
+
+def parse_release(version: str) -> tuple[int, int]:
+    """Parse the first two numbers of a version; zeros where there are none."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _placed(value: EnvValue, placeholders: Mapping[str, str]) -> EnvValue:

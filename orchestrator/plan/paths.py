@@ -137,6 +137,11 @@ class NodePaths:
         return self.root / "outputs"
 
     @property
+    def diagnosis(self) -> PurePosixPath:
+        """What the ranks and the node tell of a hang."""
+        return self.root / "diagnosis"
+
+    @property
     def agent_error(self) -> PurePosixPath:
         """TORCHELASTIC_ERROR_FILE of the agent."""
         return self.root / "agent_error.json"

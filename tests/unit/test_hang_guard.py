@@ -139,7 +139,10 @@ def test_a_run_that_stands_is_told_once_with_the_odd_rank_and_that_it_goes_on(tm
     assert event.data["where"] == "hang.py:3 in fetch_remote_shard"
     first, *rest = event.data["words"].splitlines()
     assert first.startswith("HANG since ")
-    assert "3 ranks wait in all_reduce (sequence 4); rank 2 (node 1 node1 10.0.0.2, local rank 0) never came" in first
+    assert (
+        "3 ranks wait in all_reduce (hang.py:11, sequence 4); rank 2 (node 1 node1 10.0.0.2, local rank 0) never came"
+        in first
+    )
     assert rest[0] == "  where          hang.py:3 in fetch_remote_shard"
     folder = record.paths.diagnosis / "hang_1"
     assert "wchan=hrtimer_nanosleep" in (folder / "stacks" / "rank_0002.txt").read_text()

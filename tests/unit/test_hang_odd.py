@@ -78,7 +78,10 @@ def test_the_recorder_tells_where_they_part_and_the_stack_what_the_rank_does() -
     odd = find_odd(stacks, dumps)
     assert odd is not None
     assert (odd.ranks, odd.rule, odd.where) == ((1,), "flight recorder", "data.py:88 in fetch")
-    assert odd.cause == "3 ranks wait in all_reduce (sequence 813); rank 1 never came: is in fetch (data.py:88)"
+    assert (
+        odd.cause
+        == "3 ranks wait in all_reduce (train.py:41, sequence 813); rank 1 never came: is in fetch (data.py:88)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ GLOO = (
         explanation="The backend that the script asks for is not in this build of torch, or its package is not installed here.",
         remedy="Use nccl for GPUs and gloo for CPUs, or install the package of that backend on all nodes.",
         patterns=(
-            r"Distributed package doesn't have (?P<what>(?!NCCL)[A-Z]{2,8}) built in|Unknown c10d backend type (?P<what2>\w{1,20})|Invalid backend: '(?P<what3>[^']{1,40})'",
+            r"Distributed package doesn't have (?P<what>(?!NCCL)[A-Z]{2,8}) built in|Unknown (?:c10d )?backend type (?P<what2>\w{1,20})|Invalid backend: '(?P<what3>[^']{1,40})'",
         ),
         source="torch",
         section="no-such-backend",

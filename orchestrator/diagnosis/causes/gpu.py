@@ -204,7 +204,7 @@ GPU = (
         remedy='Move the batch and the model to torch.device("cuda", local_rank) before the line of the traceback.',
         patterns=(
             r"Expected all tensors to be on the same device(?:, but found at least two devices, (?P<what>\S{1,20}) and (?P<other>[\w:]{1,20}))?",
-            r"Input type \((?:torch\.)?(?:cuda|hip)\.\w+\) and weight type \(",
+            r"Tensor on device (?P<what2>\S{1,20}) is not on the expected device (?P<other2>\w{1,12}(?::\d+)?)|Input type \((?:torch\.)?(?:cuda|hip)\.\w+\) and weight type \(",
         ),
         source="torch",
         section="tensors-on-different-devices",

@@ -181,7 +181,7 @@ TRAINING = (
         explanation="Sharding needs its modules, types and order of calls to be alike on all ranks.",
         remedy="Shard before the optimizer is built; apply it from the inner modules to the outer; keep one type in each sharded module.",
         patterns=(
-            r"(?P<what>FSDP (?:requires|expects|does not support|is running).{1,120})|(?P<what2>Non-root FSDP instance's `_is_root` should not have been set)|(?P<what3>got mixed torch\.Tensor and DTensor)|(?P<what4>FSDP parameters should be materialized.{0,60})",
+            r"(?P<what>(?:FSDP|fully_shard) (?:requires|expects|does not support|doesn't support|is running).{1,120})|(?P<what2>Non-root FSDP instance's `_is_root` should not have been set)|(?P<what3>got mixed torch\.Tensor and DTensor)|(?P<what4>FSDP parameters should be materialized.{0,60})",
         ),
         source="torch",
         section="fsdp-cannot-work-with-the-model",

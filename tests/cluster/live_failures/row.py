@@ -32,6 +32,8 @@ class Live:
     rank: int | None = None
     ranks: tuple[int, ...] = ()
     """Instead of rank: each of these is a right answer, and no rank at all is as well."""
+    together: bool = False
+    """The ranks fail of the same, and the verdict names all that have ended of it."""
     code: int | None = None
     signal: str | None = None
     knowable: bool = True

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import shutil
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main as cli
+from orchestrator.diagnosis.ladder import judge
+from orchestrator.phases import foreign_lines
+from orchestrator.phases.foreign import read_jobs
+from orchestrator.phases.foreign_lines import read_parts
+
+FAILURES = Path(__file__).parent.parent / "data" / "failures"
+ORDINARY = b"[rank1] step 120 loss=0.53 lr=0.0003 tokens/s=123456 grad_norm=0.33 mem=12.3GiB\n"
+
+
+def why(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert cli(["why", str(path), "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1
+    verdict: dict[str, Any] = document["verdict"]
+    return verdict
+
+
+def test_the_document_has_the_promised_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = why(FAILURES / "s25_cgroup_oom_kill", capsys)
+    assert (verdict["state"], verdict["family"], verdict["confidence"], verdict["rule"]) == (
+        "failed",
+        "OOM_HOST",
+        "certain",
+        "kernel",
+    )
+    first = verdict["first_failure"]
+    assert {name: first[name] for name in ("node", "node_rank", "rank", "local_rank", "exit_code", "signal")} == {
+        "node": "node-b",
+        "node_rank": 1,
+        "rank": 3,
+        "local_rank": 1,
+        "exit_code": None,
+        "signal": "SIGKILL",
+    }
+    assert first["time"] == "2026-11-27T22:36:28.000Z"
+    assert verdict["stopped"] == [0, 1, 2]
+    assert verdict["evidence"][0] == {"file": "node-b.kernel.txt", "line": 10}
+    assert verdict["remedy"]
+    assert verdict["cause_id"] == "host.oomk"
+
+
+def test_a_run_that_went_well_is_said_to(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = why(FAILURES / "s00_ok", capsys)
+    assert (verdict["state"], verdict["family"], verdict["first_failure"]) == ("succeeded", "OK", None)
+
+
+def test_where_no_node_is_to_blame_the_keys_are_there_and_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    first = why(FAILURES / "s31_localhost_endpoint", capsys)["first_failure"]
+    assert first["node"] is first["node_rank"] is first["rank"] is None
+
+
+def test_a_rank_whose_node_nobody_tells_has_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    first = why(FAILURES / "s45_fr_gloo_sleep", capsys)["first_failure"]
+    assert (first["rank"], first["node"], first["node_rank"]) == (2, None, None)
+
+
+def test_the_page_has_a_headline_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["why", str(FAILURES / "s11_import_error_one_node")]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("FAILED · rank 3 (node 1 node-b, local rank 1) · ")
+    for word in ("first failure", "where", "others", "reason", "evidence", "to do", "docs/failures.md#"):
+        assert word in page
+
+
+def test_of_two_jobs_the_one_that_failed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = why(FAILURES / "s20_second_job_same_rdzv_id", capsys)
+    assert (verdict["job"], verdict["family"]) == ("job2", "CONFIG")
+
+
+def test_stdout_and_stderr_of_a_node_are_one_log(tmp_path: Path) -> None:
+    shutil.copy(FAILURES / "s11_import_error_one_node" / "node-a.log", tmp_path / "n1.out")
+    shutil.copy(FAILURES / "s11_import_error_one_node" / "node-b.log", tmp_path / "n2.err")
+    (tmp_path / "n2.out").write_text("hello\n")
+    (job,) = read_jobs(tmp_path)
+    assert [node.name for node in job.case.nodes] == ["n1", "n2"]
+    assert judge(job.case).rank == 3
+
+
+def test_files_of_one_rank_each_are_told_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "rank_0000.out").write_text("step 1\n")
+    trace = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in f\n    x\n'
+    (tmp_path / "rank_0000.err").write_text(
+        f"{trace}RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711.\n"
+    )
+    (tmp_path / "rank_0001.err").write_text(f"{trace}KeyError: 'tokens'\n")
+    (job,) = read_jobs(tmp_path)
+    judgement = judge(job.case)
+    assert (judgement.rank, judgement.family) == (1, "CODE")
+
+
+@pytest.mark.parametrize("words", [["why", "/no/such/place"], ["why", "no-such-run"], ["why", "--json", "gone.log"]])
+def test_what_is_not_there_cannot_be_judged(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(words) == 2
+    told = capsys.readouterr()
+    assert "no run" in told.out + told.err
+
+
+def test_a_folder_without_logs_cannot_be_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.bin").write_bytes(b"1")
+    assert cli(["why", str(tmp_path)]) == 2
+    assert "no log lies there" in capsys.readouterr().err
+
+
+def test_an_empty_log_and_bytes_that_are_no_text_are_no_trouble(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.log").write_bytes(b"")
+    (tmp_path / "b.log").write_bytes(b"\xff\xfe\x00\x1b[31m" * 500)
+    assert why(tmp_path, capsys)["family"] in ("OK", "UNKNOWN")
+
+
+def test_progress_bars_end_where_they_stood_last(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"  0%|\r 50%|\r100%|##\r\n[rank0]: KeyError: 1")
+    assert list(read_parts(file)) == [(1, ["100%|##"]), (2, ["[rank0]: KeyError: 1"])]
+
+
+def test_a_large_log_is_read_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("CHUNK", 1 << 14), ("HEAD", 1 << 16), ("TAIL", 1 << 16), ("WHOLE", 1 << 18)):
+        monkeypatch.setattr(foreign_lines, name, size)
+    lines = (FAILURES / "s07_rank_exception_norecord" / "node-b.log").read_bytes().split(b"\n")
+    cut = next(number for number, line in enumerate(lines) if b"Traceback" in line)
+    with (tmp_path / "a.log").open("wb") as file:
+        file.write(b"\n".join([*lines[:cut], ORDINARY * 50_000]))
+        file.write(b"\n".join([*lines[cut : cut + 9], ORDINARY * 50_000, *lines[cut + 9 :]]))
+    tracemalloc.start()
+    given = sum(len(part) for _, part in read_parts(tmp_path / "a.log"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    assert given < 5_000
+    numbers = [(first, len(part)) for first, part in read_parts(tmp_path / "a.log")]
+    assert numbers[-1][0] + numbers[-1][1] - 1 == (tmp_path / "a.log").read_bytes().count(b"\n")
+    (job,) = read_jobs(tmp_path)
+    judgement = judge(job.case)
+    assert (judgement.family, judgement.rank) == ("CODE", 2)
+    assert judgement.evidence[0].line is not None
+    assert judgement.evidence[0].line > 50_000
