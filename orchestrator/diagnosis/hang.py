@@ -134,6 +134,8 @@ def _judge_groups(groups: Sequence[Group]) -> Odd | None:
     outside = [group for group in groups if group.telling.kind not in (*WAITING, "unknown")]
     if waiting and outside:
         return _name_outside(outside, waiting)
+    if len(waiting) == 1:
+        return _name_unknown(waiting[0], [group for group in groups if group not in waiting])
     if waiting:
         return _judge_waiting(waiting)
     return _judge_minority(groups)
@@ -144,6 +146,13 @@ def _all_alike(group: Group) -> Odd:
     who = f"all {len(ranks)} ranks" if len(ranks) > 1 else name_ranks(ranks)
     confidence: Confidence = "likely" if len(ranks) > 1 and group.telling.kind != "unknown" else "unknown"
     return _odd("HANG", (), f"{who} {_does(group)}", confidence, where=group.telling.place)
+
+
+def _name_unknown(waiting: Group, unknown: Sequence[Group]) -> Odd:
+    """Name nobody for being the one whose stack could not be had; that it could not is said."""
+    said = [f"{_count(waiting.ranks, '')}{_does(waiting)}"]
+    said += [f"of {name_ranks(group.ranks)} only {group.telling.word} is known" for group in unknown[:MOST_NAMED]]
+    return _odd("HANG", (), ", ".join(said), "unknown", where=waiting.telling.place)
 
 
 def _name_outside(outside: Sequence[Group], waiting: Sequence[Group]) -> Odd:

@@ -8,16 +8,16 @@ from orchestrator.diagnosis.case import Case, Judgement
 from orchestrator.diagnosis.ladder_agents import by_agent_cause, by_lost_node, by_session
 from orchestrator.diagnosis.ladder_facts import Facts
 from orchestrator.diagnosis.ladder_own import by_own_end
+from orchestrator.diagnosis.ladder_progress import by_oddness, by_watchdog
 from orchestrator.diagnosis.ladder_proof import by_kernel, by_naming
 from orchestrator.diagnosis.ladder_setup import by_setup
 from orchestrator.diagnosis.ladder_waits import (
     by_absence,
     by_keys,
+    by_lateness,
     by_minority,
-    by_oddness,
     by_silence,
     by_success,
-    by_watchdog,
     undecided,
 )
 
@@ -33,6 +33,7 @@ RUNGS: tuple[Callable[[Facts], Judgement | None], ...] = (
     by_absence,
     by_watchdog,
     by_silence,
+    by_lateness,
     by_minority,
     by_keys,
     by_success,

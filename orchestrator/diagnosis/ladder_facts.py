@@ -174,6 +174,15 @@ def moment(story: RankStory) -> float:
     return story.time if story.time is not None else float("inf")
 
 
+def node_of(facts: Facts, rank: int | None) -> int | None:
+    """Find the node of a rank, by its story or by the plan."""
+    if rank is None:
+        return None
+    if rank in facts.by_rank:
+        return facts.by_rank[rank].node_rank
+    return next((node.node_rank for node in facts.case.nodes if rank in node.ranks), None)
+
+
 def list_ranks(ranks: Iterable[int], most: int = 8) -> str:
     """Write "rank 3" or "ranks 1, 2 and 5"."""
     numbers = sorted(ranks)

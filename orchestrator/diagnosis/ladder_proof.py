@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from orchestrator.diagnosis.case import Judgement, NodeStory, RankStory
 from orchestrator.diagnosis.cause import Family, Hit
-from orchestrator.diagnosis.ladder_facts import KILL, Facts, blame, list_ranks, moment, show, strength
+from orchestrator.diagnosis.ladder_facts import KILL, Facts, blame, list_ranks, moment, node_of, show, strength
 from orchestrator.diagnosis.torchrun_words import signal_of
 from orchestrator.values import Evidence
 
@@ -17,7 +17,7 @@ GPU_FAMILIES: frozenset[Family] = frozenset({"GPU_HW", "GPU_SW", "FABRIC"})
 _FINGERPRINT = re.compile(
     r"Rank (?P<rank>\d+) is running collective: (?P<print>.*?)(?=,? ?[Bb]ut Rank \d|Collectives differ|$)"
 )
-_SHAPE = re.compile(r"SequenceNumber=\d+,?\s*|pinned_.*|TensorDevice.*")
+_SHAPE = re.compile(r"CollectiveFingerPrint\(|SequenceNumber=\d+,?\s*|pinned_.*|TensorDevice.*")
 
 
 def by_kernel(facts: Facts) -> Judgement | None:
@@ -96,20 +96,15 @@ def by_naming(facts: Facts) -> Judgement | None:
             continue
         if _broke_otherwise(facts, hit.cause.id):
             return None
-        culprit = facts.by_rank.get(ranks[0])
         reason = f"rank {story.rank} names {list_ranks(ranks)}"
         judgement = blame("named", hit, story, reason, ranks)
-        return replace(judgement, rank=ranks[0], node_rank=culprit.node_rank if culprit else _node_of(facts, ranks[0]))
+        return replace(judgement, rank=ranks[0], node_rank=node_of(facts, ranks[0]))
     return None
 
 
 def _named_ranks(hit: Hit) -> list[int]:
     text = hit.groups.get("rank") or hit.groups.get("rank2") or ""
     return [int(number) for number in re.findall(r"\d+", text)]
-
-
-def _node_of(facts: Facts, rank: int) -> int | None:
-    return next((node.node_rank for node in facts.case.nodes if rank in node.ranks), None)
 
 
 def _broke_otherwise(facts: Facts, cause_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""The rungs for runs in which everybody waited: who left early, who never complained, who was elsewhere."""
+"""The rungs for runs in which everybody waited: who left early, who never complained, who came late or was elsewhere."""
 
 from __future__ import annotations
 
@@ -8,40 +8,13 @@ from dataclasses import replace
 
 from orchestrator.diagnosis.case import Judgement, RankStory
 from orchestrator.diagnosis.exits import signal_name
-from orchestrator.diagnosis.ladder_facts import STORE, WAITED, Facts, list_ranks, show
+from orchestrator.diagnosis.ladder_facts import STORE, WAITED, Facts, list_ranks, node_of, show
 from orchestrator.values import Evidence
 
 LEAST_FOR_A_MAJORITY = 2
-_GROUP = re.compile(r"\[PG (?:ID )?(?P<name>\w+)")
+LATE_S = 5.0
+"""Ends of ranks that felt the same lie closer together, also by clocks that differ a little."""
 _KEY_RANK = re.compile(r"/(?P<rank>\d+)$")
-
-
-def by_oddness(facts: Facts) -> Judgement | None:
-    """Stacks or flight recorders show who does something else than all others."""
-    odd = facts.case.odd
-    if odd is None:
-        return None
-    rank = odd.ranks[0] if odd.ranks else None
-    return Judgement(
-        family=odd.family,
-        rule=odd.rule,
-        confidence=odd.confidence,
-        cause=odd.cause,
-        cause_id="rule.hang" if odd.family == "HANG" else "rule.mismatch",
-        rank=rank,
-        node_rank=_node_of(facts, rank),
-        ranks=odd.ranks,
-        reason=f"told by their {odd.rule}s" if odd.rule == "flight recorder" else "told by their stacks",
-        evidence=odd.evidence,
-    )
-
-
-def _node_of(facts: Facts, rank: int | None) -> int | None:
-    if rank is None:
-        return None
-    if rank in facts.by_rank:
-        return facts.by_rank[rank].node_rank
-    return next((node.node_rank for node in facts.case.nodes if rank in node.ranks), None)
 
 
 def by_absence(facts: Facts) -> Judgement | None:
@@ -62,43 +35,6 @@ def by_absence(facts: Facts) -> Judgement | None:
         reason=f"{list_ranks(story.rank for story in facts.victims)} lost a peer, and of all ranks only this one did not fail",
         evidence=show(first),
         remedy="give every rank as many steps: drop_last, a sampler that pads, or the Join context of DDP",
-    )
-
-
-def by_watchdog(facts: Facts) -> Judgement | None:
-    """NCCL's watchdogs tell how far each rank came: one that enqueued less than what timed out never came to it."""
-    groups: dict[str, dict[int, int]] = {}
-    timed_out: dict[str, int] = {}
-    for story in facts.case.ranks:
-        for hit in story.hits:
-            if hit.groups.get("enq", "").isdigit():
-                name = found["name"] if (found := _GROUP.search(hit.text)) else ""
-                came = groups.setdefault(name, {})
-                came[story.rank] = min(came.get(story.rank, int(hit.groups["enq"])), int(hit.groups["enq"]))
-                if hit.groups.get("seq", "").isdigit():
-                    timed_out[name] = min(timed_out.get(name, int(hit.groups["seq"])), int(hit.groups["seq"]))
-    for name, came in sorted(groups.items()):
-        late = sorted(rank for rank, number in came.items() if number < timed_out.get(name, 0))
-        if late and len(late) * 2 <= len(came):
-            return _late(facts, late, came, timed_out[name])
-    return None
-
-
-def _late(facts: Facts, late: list[int], came: dict[int, int], sequence: int) -> Judgement:
-    first = facts.by_rank[min(late, key=lambda rank: (came[rank], rank))]
-    others = max(came.values())
-    return Judgement(
-        family="HANG",
-        rule="watchdog",
-        confidence="likely",
-        cause=f"{list_ranks(late)} never came to collective {sequence}",
-        cause_id="rule.hang",
-        rank=first.rank,
-        node_rank=first.node_rank,
-        ranks=tuple(late),
-        reason=f"it enqueued {came[first.rank]} collectives, others {others}, and number {sequence} timed out",
-        evidence=show(first),
-        remedy="look at what that rank did instead: its stack, its data, its disk",
     )
 
 
@@ -130,6 +66,30 @@ def by_silence(facts: Facts) -> Judgement | None:
         reason=f"{complained} of {len(facts.case.ranks)} ranks waited in vain; {list_ranks(story.rank for story in quiet)} never complained",
         evidence=(*show(first), *(place for story in facts.waiters[:1] for place in show(story))),
         remedy="look at what that rank did before: data, storage, a lock; the next time `aorta-launch stacks` shows it",
+    )
+
+
+def by_lateness(facts: Facts) -> Judgement | None:
+    """All others had waited in vain and gone when one came, and found nobody."""
+    waited = [story for story in facts.waiters if story.time is not None]
+    others = [story for story in facts.victims if story not in facts.waiters]
+    last = max((story.time or 0.0 for story in waited), default=0.0)
+    late = [story for story in others if story.time is not None and story.time - last > LATE_S]
+    if not late or len(late) >= len(waited) or len(waited) + len(late) < len(facts.case.ranks):
+        return None
+    first = min(late, key=lambda story: story.rank)
+    return Judgement(
+        family="HANG",
+        rule="lateness",
+        confidence="likely",
+        cause=f"{list_ranks(story.rank for story in late)} came to the collective when the others had given up",
+        cause_id="rule.hang",
+        rank=first.rank,
+        node_rank=first.node_rank,
+        ranks=tuple(story.rank for story in late),
+        reason=f"{list_ranks(story.rank for story in waited)} waited in vain, and it failed {(first.time or 0.0) - last:.0f} s later because they were gone",
+        evidence=show(first),
+        remedy="look at what that rank did in between: data, storage, a lock; the next time `aorta-launch stacks` shows it",
     )
 
 
@@ -180,7 +140,7 @@ def by_keys(facts: Facts) -> Judgement | None:
     story = facts.by_rank.get(rank)
     if story is not None and facts.is_victim(story):
         return None
-    node_rank = _node_of(facts, rank)
+    node_rank = node_of(facts, rank)
     return Judgement(
         family="RDZV",
         rule="keys",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +18,7 @@ ANYONE: Speaker = ("anyone", 0)
 AGENT: Speaker = ("agent", 0)
 MOST_SPEAKERS = 4096
 MOST_HITS = 200
+LAST_CHARS = 300
 EXIT_LINES = 12
 """Within so many last lines a launcher says how it ended."""
 
@@ -100,27 +101,28 @@ class NodeLogReader:
         for speech in self.log.speeches.values():
             speech.end()
         for line in self._last:
-            if found := _EXIT.search(line):
+            if found := _EXIT.search(line[-LAST_CHARS:]):
                 self.log.exit_code = int(found["code"])
         return self.log
 
     def _feed_block(self, block: list[str], first: int) -> None:
-        find = build_finder(block)
-        for number, line in enumerate(block, start=first):
-            text = line.rstrip("\r\n")
+        texts = [line.rstrip("\r\n") for line in block]
+        spoken = [split_speaker(text) for text in texts]
+        find = build_finder([words for _, words, _ in spoken])
+        for number, text in enumerate(texts, start=first):
             self.log.lines = number
-            if text.strip():
-                self._last.append(text[-300:])
-                self._take(number, text, find)
+            if text and not text.isspace():
+                self._last.append(text)
+                speaker, words, sure = spoken[number - first]
+                self._take(number, text, (speaker, words, sure), find(number, words))
 
-    def _take(self, number: int, text: str, find: Callable[[int, str], Hit | None]) -> None:
+    def _take(self, number: int, text: str, spoken: tuple[Speaker, str, bool], hit: Hit | None) -> None:
         log = self.log
         if "ank" in text:
             log.seen.update(int(found) for found in _SEEN.findall(text)[:16])
         if "orld" in text.lower() and (world := _WORLD.search(text)):
             log.world_size = int(world["size"])
-        speaker, words, sure = split_speaker(text)
-        hit = find(number, words)
+        speaker, words, sure = spoken
         if speaker[0] in ("anyone", "agent") and log.agent.feed(number, words):
             speaker = AGENT
             if hit is None or hit.cause.role == "noise":

@@ -19,10 +19,23 @@ _WARNING = re.compile(r"^(?:\S+:\d+: )?\w*Warning: |\b(?<!NCCL )(?:WARNING|INFO|
 _PREFIX = re.compile(r"^\[rank ?\d+\](?::\s?|\s(?=\[|Traceback|\w*Error))")
 
 
+MOST_SHAPES = 4096
+_SHAPE = bytes.maketrans(b"123456789", b"000000000")
+"""Lines of one shape differ in their digits alone, as the steps of a training do."""
+_NO_DIGITS = re.compile(r"\(\?P<\w+>|\{\d*,?\d*\}")
+"""What of an expression holds digits that it does not look for."""
+
+
 @dataclass(frozen=True)
 class _Rule:
     cause: Cause
     expressions: tuple[re.Pattern[str], ...]
+    counts: bool
+    """It looks for a certain digit."""
+
+
+Near = list[tuple[str, list[_Rule]]]
+"""Words that a block of lines holds, and the rules of each."""
 
 
 class Matcher:
@@ -32,23 +45,39 @@ class Matcher:
         """Sort the expressions by the words that they cannot do without."""
         self._rules: dict[str, list[_Rule]] = {}
         self._always: list[_Rule] = []
+        self._dull: set[bytes] = set()
+        self._counting: list[bytes] = []
+        """Words with digits in them, without these."""
         for cause in causes:
-            wordless = []
             for pattern in cause.patterns:
-                expression = re.compile(pattern)
+                counts = re.search(r"\d", _NO_DIGITS.sub("", pattern)) is not None
+                rule = _Rule(cause, (re.compile(pattern),), counts)
                 words = find_literals(pattern)
                 for word in words:
-                    self._rules.setdefault(word, []).append(_Rule(cause, (expression,)))
+                    self._rules.setdefault(word, []).append(rule)
+                    if any(letter.isdigit() for letter in word):
+                        self._counting.append(_shape_of(word))
                 if not words:
-                    wordless.append(expression)
-            if wordless:
-                self._always.append(_Rule(cause, tuple(wordless)))
+                    self._always.append(rule)
 
-    def narrow(self, block: str) -> list[tuple[str, list[_Rule]]]:
+    def is_dull(self, text: str) -> bool:
+        """Tell whether a line of the same shape held nothing."""
+        return _shape_of(text) in self._dull
+
+    def note_dull(self, text: str, near: Near) -> None:
+        """Note that a line holds nothing, where no other digits could change that."""
+        if len(self._dull) < MOST_SHAPES and not self._always:
+            shape = _shape_of(text)
+            if not any(word in shape for word in self._counting) and not any(
+                rule.counts for word, rules in near if word in text for rule in rules
+            ):
+                self._dull.add(shape)
+
+    def narrow(self, block: str) -> Near:
         """Give the words that stand in a block at all, and the rules of each."""
         return [(word, rules) for word, rules in self._rules.items() if word in block]
 
-    def match(self, text: str, line: int | None, near: Sequence[tuple[str, list[_Rule]]]) -> Iterator[Hit]:
+    def match(self, text: str, line: int | None, near: Near) -> Iterator[Hit]:
         """Give every cause that one line speaks of; `near` is what its block can hold."""
         seen: set[str] = set()
         rules = [rule for word, rules in near if word in text for rule in rules]
@@ -103,17 +132,29 @@ def build_finder(block: Sequence[str]) -> Callable[[int, str], Hit | None]:
 
 
 def _build_finder(matcher: Matcher, block: Sequence[str]) -> Callable[[int, str], Hit | None]:
-    near = matcher.narrow("\n".join(block))
+    near = matcher.narrow("\n".join(line for line in block if not matcher.is_dull(_cut(line))))
 
     def find(number: int, line: str) -> Hit | None:
-        text = _PREFIX.sub("", line.rstrip("\r\n")[:LONGEST])
+        text = _cut(line)
+        if matcher.is_dull(text):
+            return None
         hit = max(matcher.match(text, number, near), key=lambda hit: hit.cause.priority, default=None)
-        if hit is not None and hit.cause.role == "cause" and _WARNING.search(text[:WHERE_LEVELS_STAND]):
+        if hit is None:
+            matcher.note_dull(text, near)
+        elif hit.cause.role == "cause" and _WARNING.search(text[:WHERE_LEVELS_STAND]):
             # It was survived, as far as whoever wrote it knew.
             return replace(hit, cause=replace(hit.cause, role="hint"))
         return hit
 
     return find
+
+
+def _shape_of(text: str) -> bytes:
+    return text.encode("utf-8", "replace").translate(_SHAPE)
+
+
+def _cut(line: str) -> str:
+    return _PREFIX.sub("", line.rstrip("\r\n")[:LONGEST])
 
 
 def scan_text(text: str, *, kernel: bool = False) -> tuple[Hit, ...]:

@@ -7,19 +7,18 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from orchestrator.node import processes, report, runfolder
-from orchestrator.node.probe_command import NoAnswerError, ask, read_text
-from orchestrator.node.probe_gpus import find_tool
-from orchestrator.node.smi import whole
+from orchestrator.node import gpu_pulse, processes, report, runfolder
+from orchestrator.node.parts import Parts
+from orchestrator.node.probe_command import read_text
 
 Facts = Dict[str, Any]
 TICKS = os.sysconf("SC_CLK_TCK")
 WINDOW_S = 2.0
+MOST_S = 8.0
+LATER_S = 4.0
+"""Beyond the window, for a driver or a file system that is slow."""
 MOST_FILES = 5000
 MIB = float(1 << 20)
-GPU_FIELDS = "index,utilization.gpu,power.draw,power.limit"
-GPU_COLUMNS = 4
-GPU_S = 4.0
 
 
 def measure(folder: str, order: Facts) -> Facts:
@@ -27,7 +26,14 @@ def measure(folder: str, order: Facts) -> Facts:
     status = runfolder.read_status(folder) or {}
     ranks = [event for event in report.last_ranks(status) if processes.alive(event["pid"], event["ticks"])]
     began, before = time.monotonic(), {event["rank"]: read_work(event["pid"]) for event in ranks}
-    time.sleep(float(order.get("window_s") or WINDOW_S))
+    window_s = min(float(order.get("window_s") or WINDOW_S), MOST_S)
+    parts = Parts(
+        {
+            "gpus": lambda: gpu_pulse.read_pulse(status.get("gpu_memory")),
+            "outputs_age_s": lambda: newest_age_s(os.path.join(folder, "outputs")),
+        }
+    )
+    time.sleep(window_s)
     took_s = time.monotonic() - began
     found = []
     for event in ranks:
@@ -36,13 +42,9 @@ def measure(folder: str, order: Facts) -> Facts:
             found.append(
                 {"rank": event["rank"], "state": process.state, **compare(before[event["rank"]], event, took_s)}
             )
-    gpus, why = read_gpus(status)
-    return {
-        "ranks": found,
-        "outputs_age_s": newest_age_s(os.path.join(folder, "outputs")),
-        "gpus": gpus,
-        "gpus_why": why,
-    }
+    told, missing = parts.take(began + window_s + LATER_S)
+    gpus, why = told.get("gpus", ([], missing.get("gpus", "")))
+    return {"ranks": found, "outputs_age_s": told.get("outputs_age_s"), "gpus": gpus, "gpus_why": why}
 
 
 Work = Tuple[Dict[int, int], Optional[int]]
@@ -85,25 +87,3 @@ def newest_age_s(folder: str) -> Optional[float]:
         if seen > MOST_FILES:
             break
     return round(max(0.0, time.time() - max(moments)), 1) if moments else None
-
-
-def read_gpus(status: Facts) -> Tuple[List[Facts], str]:
-    """Read how busy the GPUs are and what power they draw; a run that is known to use none asks for none."""
-    used = status.get("gpu_memory")
-    if used == {}:
-        return [], ""
-    tool = find_tool("nvidia-smi")
-    if not tool:
-        return [], "there is no nvidia-smi"
-    try:
-        text = ask([tool, f"--query-gpu=uuid,{GPU_FIELDS}", "--format=csv,noheader,nounits"], GPU_S)
-    except NoAnswerError as error:
-        return [], str(error)
-    gpus = []
-    for line in text.splitlines():
-        uuid, *cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != GPU_COLUMNS or (used and uuid not in used):
-            continue
-        index, busy, power, limit = map(whole, cells)
-        gpus.append({"index": index, "util_percent": busy, "power_w": power, "power_limit_w": limit})
-    return gpus, ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from orchestrator.node.aside import Aside
 from orchestrator.node.report import ReportJob
@@ -23,6 +24,9 @@ QUESTIONS: Dict[str, Tuple[str, float]] = {
 }
 """What is found out, by the module of that name: its function, and how long it may take."""
 
+EXPECTED_S = 2.0
+"""Who hears that a rank failed asks at once what the node knows; a node that is over by then has to wait for that."""
+
 
 class Questions:
     """The questions that wait for their answers."""
@@ -31,11 +35,18 @@ class Questions:
         self._folder = folder
         self._reports: List[Tuple[Any, ReportJob]] = []
         self._works: List[Tuple[Facts, Aside]] = []
+        self._expected_until: Optional[float] = None
 
     @property
     def waiting(self) -> bool:
-        """Somebody waits for an answer that takes a while."""
-        return bool(self._works)
+        """Somebody waits for an answer that takes a while, or is about to ask."""
+        return bool(self._works) or time.monotonic() < (self._expected_until or 0.0)
+
+    def note(self, event: Facts) -> None:
+        """Take an event that is told just now: a failure will be asked about."""
+        failed = event["ev"] in ("rank_exit", "agent_exit") and bool(event.get("code") or event.get("signal"))
+        if failed and not event.get("after_stop") and self._expected_until is None:
+            self._expected_until = time.monotonic() + EXPECTED_S
 
     def take(self, order: Facts) -> bool:
         """Begin to find out what an order asks; False when it asks nothing."""
@@ -44,6 +55,8 @@ class Questions:
             self._reports.append((order.get("id"), ReportJob(self._folder)))
         elif op in QUESTIONS:
             function, limit_s = QUESTIONS[op]
+            if op == "evidence":
+                self._expected_until = 0.0
             aside = Aside(lambda: find_out(op, function, self._folder, order), limit_s)
             self._works.append(({"t": "answer", "op": op, "id": order.get("id")}, aside))
         else:

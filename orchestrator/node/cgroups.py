@@ -66,9 +66,11 @@ def free_pids(cgroup: str, root: str = ROOT) -> Optional[int]:
 
 def oom_kills(cgroup: str, root: str = ROOT) -> Optional[int]:
     """Read how many processes of the innermost group the kernel has killed for memory; None where it does not count."""
-    for text in read_along(cgroup, "memory", "memory.events", "memory.oom_control", root):
-        for line in text.splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.isdigit():
-                return int(value)
+    # Version 2 counts in memory.events what happened in groups below as well: a neighbour's end is not ours.
+    for name in ("memory.events.local", "memory.events"):
+        for text in read_along(cgroup, "memory", name, "memory.oom_control", root):
+            for line in text.splitlines():
+                word, _, value = line.partition(" ")
+                if word == "oom_kill" and value.isdigit():
+                    return int(value)
     return None

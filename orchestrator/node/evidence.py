@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
 import time
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from orchestrator.node import cgroups, clock, kernel_log, look, processes, runfolder
 from orchestrator.node.gpu_use import GpuQuestion
+from orchestrator.node.parts import Parts
 from orchestrator.node.probe_command import read_text
 from orchestrator.node.probe_host import SHM, cgroup_memory_limit, parse_meminfo, probe_limits
 
 Facts = Dict[str, Any]
+PARTS_S = 5.0
+"""The verdict waits for it."""
+GPUS_S = 4.0
+LOOK_S = 0.3
+POLL_S = 0.01
 MIB = 1 << 20
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / MIB
 MATTERS = re.compile(
@@ -33,29 +40,61 @@ SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "experiment
 
 
 def gather(folder: str, order: Facts) -> Facts:
-    """Gather all of it; what cannot be read is left out or says why."""
+    """Gather all of it; what cannot be read says why under "missing"."""
     del order
-    question = GpuQuestion()
+    until = time.monotonic() + PARTS_S
+    # Before there are threads: it forks.
+    question = GpuQuestion(limit_s=GPUS_S)
     status = runfolder.read_status(folder) or {}
     workdir = str(status.get("workdir") or "")
-    lines, why = read_kernel(status)
-    found: Facts = {
+    places = [workdir, os.path.expanduser("~"), os.path.join(folder, "outputs"), "/tmp", SHM]  # noqa: S108 - looked at
+    groups = groups_of(status)
+    parts = Parts(
+        {
+            "kernel": lambda: read_kernel(status),
+            "memory": lambda: read_memory(groups),
+            "oom_kills": lambda: cgroups.oom_kills(groups),
+            "limits": lambda: probe_limits({}).get("limits"),
+            "top": list_largest,
+            "code": lambda: hash_code(workdir),
+            # Each by itself: one file system that hangs says nothing against the others.
+            **{f"disk {path}": functools.partial(read_disk, path) for path in places if path},
+        }
+    )
+    told = question.wait()
+    found, missing = parts.take(until)
+    lines, why = found.pop("kernel", ([], missing.get("kernel", "")))
+    disks = [found.pop(f"disk {path}", None) for path in places]
+    return {
+        **found,
+        "kernel": lines,
+        "kernel_why": why,
+        "disks": list(fold_disks(disks)),
         "taken": clock.now(),
         "boot_id": processes.boot_id(),
         "uptime_s": round(clock.uptime_s(), 1),
         "load": list(os.getloadavg()),
-        "kernel": lines,
-        "kernel_why": why,
-        "memory": read_memory(),
-        "oom_kills": cgroups.oom_kills(read_text("/proc/self/cgroup")),
-        "disks": list(read_disks([workdir, os.path.expanduser("~"), os.path.join(folder, "outputs"), "/tmp", SHM])),  # noqa: S108 - looked at
-        "limits": probe_limits({}).get("limits"),
-        "top": list_largest(),
-        "looks": look.read_looks(folder),
-        "code": hash_code(workdir),
+        "gpus": told["gpus"],
+        "gpus_why": told["why"],
+        "missing": missing,
+        "looks": wait_for_looks(folder, until),
     }
-    told = question.wait()
-    return {**found, "gpus": told["gpus"], "gpus_why": told["why"]}
+
+
+def wait_for_looks(folder: str, until: float) -> List[Facts]:
+    """Read the last looks; the order to stop, before which one is taken, comes right behind the one to gather."""
+    until = min(until, time.monotonic() + LOOK_S)
+    while True:
+        looks = look.read_looks(folder)
+        if looks or time.monotonic() >= until or runfolder.supervisor_of(runfolder.read_status(folder) or {}) is None:
+            return looks
+        time.sleep(POLL_S)
+
+
+def groups_of(status: Facts) -> str:
+    """Read the control groups of the run: we came by another session, which has some of its own."""
+    supervisor = runfolder.supervisor_of(status)
+    return read_text("/proc/%s/cgroup" % ("self" if supervisor is None else supervisor.pid))
 
 
 def read_kernel(status: Facts) -> Tuple[List[List[Any]], str]:
@@ -68,10 +107,9 @@ def read_kernel(status: Facts) -> Tuple[List[List[Any]], str]:
     return lines[-MOST_LINES:], why
 
 
-def read_memory() -> Facts:
+def read_memory(cgroup: str) -> Facts:
     """Read how much memory there is, and how much of what we may have is used."""
     sizes = parse_meminfo(read_text("/proc/meminfo"))
-    cgroup = read_text("/proc/self/cgroup")
     limit = cgroup_memory_limit(cgroup)
     used = next(cgroups.read_along(cgroup, "memory", "memory.current", "memory.usage_in_bytes"), "")
     return {
@@ -83,24 +121,30 @@ def read_memory() -> Facts:
     }
 
 
-def read_disks(paths: List[str]) -> Iterator[Facts]:
-    """Read the free space of each file system once."""
+def read_disk(path: str) -> Optional[Facts]:
+    """Read the free space of the file system of a folder; None where there is no such folder."""
+    try:
+        system, device = os.statvfs(path), os.stat(path).st_dev
+    except FileNotFoundError:
+        return None
+    return {
+        "path": path,
+        "device": device,
+        "free_mib": system.f_bavail * system.f_frsize // MIB,
+        "total_mib": system.f_blocks * system.f_frsize // MIB,
+        # A file system without a count of inodes (btrfs) says 0 of 0.
+        "free_inodes": system.f_favail if system.f_files else None,
+    }
+
+
+def fold_disks(disks: Iterable[Optional[Facts]]) -> Iterator[Facts]:
+    """Give each file system once, under the first folder that lies on it."""
     seen = set()
-    for path in paths:
-        try:
-            system, device = os.statvfs(path), os.stat(path).st_dev
-        except OSError:
+    for disk in disks:
+        if disk is None or disk["device"] in seen:
             continue
-        if device in seen:
-            continue
-        seen.add(device)
-        yield {
-            "path": path,
-            "free_mib": system.f_bavail * system.f_frsize // MIB,
-            "total_mib": system.f_blocks * system.f_frsize // MIB,
-            # A file system without a count of inodes (btrfs) says 0 of 0.
-            "free_inodes": system.f_favail if system.f_files else None,
-        }
+        seen.add(disk["device"])
+        yield {name: value for name, value in disk.items() if name != "device"}
 
 
 def list_largest() -> List[Facts]:
@@ -126,6 +170,9 @@ def hash_code(workdir: str) -> Dict[str, str]:
             if not name.endswith(".py"):
                 continue
             path = os.path.join(top, name)
+            if not os.path.isfile(path):
+                # To open a pipe is to wait for its other end.
+                continue
             with contextlib.suppress(OSError):
                 size += os.path.getsize(path)
                 if size > MOST_BYTES or len(found) >= MOST_FILES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any, Dict, Iterable, List
 
 from orchestrator.node import armed, clock, processes
@@ -13,26 +14,56 @@ Facts = Dict[str, Any]
 FILE = "last_look.json"
 ASKED_FOR = frozenset({"interrupt", "terminate", "kill", "elsewhere"})
 """Stops that somebody wanted: there is nothing to explain."""
+STACKS_S = 0.05
+"""Of two signals that wait the lower number comes first, and TERM is lower: a stack is written before, or never."""
+SETTLED_S = 0.01
+POLL_S = 0.002
 
 
-def take(ranks: Iterable[Facts], reason: str) -> None:
-    """Write down what the ranks of the run folder that is the current one do; costs milliseconds."""
+def take(ranks: Iterable[Facts], reason: str) -> Dict[int, int]:
+    """Write down what the ranks of the run folder that is the current one do, in milliseconds.
+
+    Gives who was asked for a stack, by rank, and where in its file that begins.
+    """
     ranks = list(ranks)
     if reason in ASKED_FOR or not ranks:
-        return
+        return {}
     looks = _read(".")
     asked = armed.signal_armed(ranks, ".")
     looks.append(
         {
             "time": clock.now(),
             "reason": reason,
-            # Where in its file the stack begins that it writes now.
             "ranks": [{**look_at(rank), "stack_at": asked.get(rank["rank"])} for rank in ranks],
         }
     )
     os.makedirs("diagnosis", mode=0o700, exist_ok=True)
-    with open(os.path.join("diagnosis", FILE), "w", encoding="utf-8") as file:
+    path = os.path.join("diagnosis", FILE)
+    with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(looks, file)
+    os.replace(path + ".new", path)
+    return asked
+
+
+def wait_for_stacks(asked: Dict[int, int]) -> None:
+    """Wait until the ranks that were asked have written their stacks, but not for long."""
+    end = time.monotonic() + STACKS_S
+    sizes: Dict[int, int] = {}
+    changed = time.monotonic()
+    while asked and time.monotonic() < end:
+        now = {rank: _size(rank) for rank in asked}
+        if now != sizes:
+            sizes, changed = now, time.monotonic()
+        elif all(now[rank] > asked[rank] for rank in asked) and time.monotonic() - changed >= SETTLED_S:
+            return
+        time.sleep(POLL_S)
+
+
+def _size(rank: int) -> int:
+    try:
+        return os.stat(armed.rank_path(".", rank, "txt")).st_size
+    except OSError:
+        return 0
 
 
 def look_at(rank: Facts) -> Facts:

@@ -147,6 +147,7 @@ class Pump:
             data = b""
         for event in self.lines.feed(data):
             self.send({"t": "event", **event})
+            self.questions.note(event)
             self.final = self.final or event["ev"] == "final"
         if not data:
             self.lost()

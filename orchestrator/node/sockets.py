@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any, Dict
+from typing import Any, Dict, Iterable, List
 
 from orchestrator.node import report, runfolder
 from orchestrator.node.probe_command import NoAnswerError, ask
@@ -20,10 +20,21 @@ def list_sockets(folder: str, order: Facts) -> Facts:
     if tool is None:
         return {"text": "", "why": "there is no ss"}
     try:
-        text = ask([tool, "-tinpO"], LIMIT_S)
+        text = ask([tool, "-tinp"], LIMIT_S)
     except NoAnswerError as error:
         return {"text": "", "why": str(error)}
     ranks = report.last_ranks(runfolder.read_status(folder) or {})
-    marks = ["pid=%d," % event["pid"] for event in ranks]
-    lines = [line for line in text.splitlines() if any(mark in line for mark in marks)]
+    lines = pick_lines(text, [event["pid"] for event in ranks])
     return {"text": "\n".join(lines[:MOST_LINES]), "why": ""}
+
+
+def pick_lines(text: str, pids: Iterable[int]) -> List[str]:
+    """Pick the connections of some processes, one a line; what is known of one stands indented below it."""
+    joined: List[str] = []
+    for line in text.splitlines():
+        if line[:1].isspace() and joined:
+            joined[-1] += " " + line.strip()
+        else:
+            joined.append(line.rstrip())
+    marks = ["pid=%d," % pid for pid in pids]
+    return [line for line in joined if any(mark in line for mark in marks)]

@@ -50,6 +50,7 @@ class Supervisor:
         self.lease = Lease(float(order.get("lease_s", 0)), float(order.get("limit_s", 0)))
         self.deadline: float | None = None
         self.stop_time: float | None = None
+        self.looked = False
         self.clearing = False  # the agent has failed: what ends from now on ends because of us
         self.tree: list[list[int]] = []
         self.next_scan = self.next_record = self.next_heartbeat = 0.0
@@ -143,6 +144,7 @@ class Supervisor:
             self.deadline = now + (LINGER_S if code == 0 else TAIL_S)
             if code != 0:
                 self.clearing = True
+                look.wait_for_stacks(self.look("the agent ended"))
                 self.signal_tree(signal.SIGTERM)
         else:
             self.signal_tree(signal.SIGTERM)
@@ -163,7 +165,10 @@ class Supervisor:
             self.tell({**event, "after_stop": ours, **full})
             if failed and not ours:
                 # Its agent would wait up to 30 s for ranks that do not listen, and the other nodes are not told at all.
-                self.lease.note_failure("rank %d failed" % event["rank"], connected=bool(self.clients.handles))
+                why = "rank %d failed" % event["rank"]
+                self.lease.note_failure(why, connected=bool(self.clients.handles))
+                # Its agent ends the others within 0.1 s. Not waited for: of another one that ends now, the status would be missed.
+                self.look(why)
 
     # -- stopping
 
@@ -179,14 +184,22 @@ class Supervisor:
         self.end_state = end_state
         self.state = "stopping"
         self.stopped = len(ending.living(processes.descendants(os.getpid())))
-        with contextlib.suppress(OSError):
-            look.take(self.ranks.handles.values(), reason)
+        look.wait_for_stacks(self.look(reason))
         self.tell({"ev": "stopping", "reason": reason, "grace_s": grace_s})
         if self.agent_handle >= 0 and grace_s > 0:
             with contextlib.suppress(OSError):
                 processes.signal_handle(self.agent_handle, signal.SIGTERM)
         else:
             self.signal_tree(signal.SIGTERM)
+
+    def look(self, reason: str) -> dict[int, int]:
+        """Take the last look at the ranks that still run, once: what they do later, they do because they were stopped."""
+        asked: dict[int, int] = {}
+        if not self.looked and self.ranks.handles:
+            self.looked = True
+            with contextlib.suppress(OSError):
+                asked = look.take(self.ranks.handles.values(), reason)
+        return asked
 
     def signal_tree(self, number: int) -> None:
         """Signal everything below us once."""

@@ -77,9 +77,10 @@ def render_command(node: NodePlan, node_count: int) -> str:
     # A secret is left out rather than named: env would show its value in ps.
     env = [f"{value.name}={shlex.quote(value.value)}" for value in node.env if not value.secret]
     words = ["env", *env, *map(shlex.quote, node.argv)]
-    folder = shlex.quote(f"{node.run_folder}/outputs")
+    # Torch ends a rank that cannot make its pipe in the second one.
+    folders = " ".join(shlex.quote(f"{node.run_folder}/{name}") for name in ("outputs", "diagnosis"))
     where = f"# node {node.node_rank} of {node_count}: {node.node.name}".replace("\n", " ")
-    return f"{where}\nmkdir -p {folder} && cd {shlex.quote(node.workdir)} && {' '.join(words)}"
+    return f"{where}\nmkdir -p {folders} && cd {shlex.quote(node.workdir)} && {' '.join(words)}"
 
 
 def plan_document(plan: Plan) -> dict[str, object]:

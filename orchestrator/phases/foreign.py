@@ -11,6 +11,7 @@ from orchestrator.diagnosis.case import Case, Odd
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.flight import Dump, parse_dump
 from orchestrator.diagnosis.hang import find_odd
+from orchestrator.diagnosis.hang_ras import parse_ras
 from orchestrator.diagnosis.logcase import build_log_case, find_layout, natural_key
 from orchestrator.diagnosis.logteller import Beside
 from orchestrator.diagnosis.nodelog import NodeLog, NodeLogReader
@@ -37,6 +38,7 @@ _ERROR = re.compile(r"^(?:error[._-]?)?(?:rank[._-]?)(?P<rank>\d+)\.json$", re.I
 _RANK_FILE = re.compile(r"^rank[._-]?(?P<rank>\d+)$", re.IGNORECASE)
 _AGENT_FILE = re.compile(r"^agent[._-]?(?P<node>\d+)$", re.IGNORECASE)
 _NODE_FILE = re.compile(r"^node_(?P<node>\d+)_(?P<name>.+)$")
+_RAS = re.compile(r"(?:^|[._-])ras(?:[._-]|$)", re.IGNORECASE)
 _JOB = re.compile(r"^(?P<job>(?:job|run|attempt|try|trial)[._-]?\w*?)[._-](?P<rest>.+)$", re.IGNORECASE)
 _PID = re.compile(r"^(?:Process|Pid:|pid[ =:]) ?(?P<pid>\d+)", re.MULTILINE)
 _SOCKETS = re.compile(r"^(?:ss|netstat|lsof|nvidia-?smi|df|free|top)$", re.IGNORECASE)
@@ -62,6 +64,8 @@ class _Folder:
     stacks: list[tuple[int, Path]] = field(default_factory=list)
     dumps: list[tuple[int, Path]] = field(default_factory=list)
     errors: list[tuple[int, Path]] = field(default_factory=list)
+    counts: list[Path] = field(default_factory=list)
+    """What NCCL's own service tells."""
 
 
 def read_jobs(path: Path) -> list[Job]:
@@ -120,6 +124,8 @@ def _sort_files(files: Iterable[Path]) -> _Folder:
                 found.kernels.append((kernel["node"], file))
             elif stack := _STACK.search(file.stem):
                 found.stacks.append((int(stack["rank"]), file))
+            elif _RAS.search(file.stem):
+                found.counts.append(file)
             elif not _SOCKETS.match(file.stem) and not file.stem.startswith("error_file"):
                 texts.append(file)
     nodes = [file for file in texts if _NODE_FILE.match(file.stem)]
@@ -220,9 +226,12 @@ def _read_odd(found: _Folder, layout: dict[int, int], root: Path) -> Odd | None:
         dump = parse_dump(_read_small(file), rank)
         if dump is not None:
             dumps.append(dump)
-    odd = find_odd(merge_stacks(stacks), dumps) if stacks or dumps else None
+    behind = [one for file in found.counts for one in parse_ras(_read_small(file).decode("utf-8", "replace"))]
+    odd = find_odd(merge_stacks(stacks), dumps, behind) if stacks or dumps or behind else None
     if odd is None or odd.evidence:
         return odd
     files = found.dumps if odd.rule == "flight recorder" else found.stacks
     shown = [file for rank, file in files if rank in odd.ranks] or [file for _, file in files]
+    if odd.rule == "NCCL RAS":
+        shown = found.counts
     return replace(odd, evidence=tuple(Evidence(file=str(file.relative_to(root))) for file in shown[:MOST_SHOWN]))

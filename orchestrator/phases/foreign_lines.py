@@ -7,8 +7,8 @@ from pathlib import Path
 
 CHUNK = 1 << 20
 HEAD = 2 << 20
-TAIL = 16 << 20
-WHOLE = 32 << 20
+TAIL = 8 << 20
+WHOLE = 16 << 20
 """A file up to this size is read line by line from end to end."""
 LONGEST = 16 << 10
 """Of a longer line the beginning is taken."""

@@ -37,7 +37,7 @@ WINDOW_S = 2.0
 ANSWER_S = 8.0
 AGAIN_S = 3.0
 """A stack that has moved by then belongs to a rank that works."""
-LEAVE_S = 1.0
+LEAVE_S = 0.2
 STEP_TAIL = 1 << 14
 
 
@@ -179,7 +179,7 @@ class _Guarded:
         )
         gather(report, self._activity, clock.now())
         self._guard.pulse.tell(watch)
-        if watch.since > since or history.stop_cause is not None:
+        if self._stop.is_set() or watch.since > since or history.stop_cause is not None:
             return  # it went on, or somebody stopped it, while we looked: what we saved does no harm
         watch.note_report(time.monotonic())
         if watch.rules.action == "stop":

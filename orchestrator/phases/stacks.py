@@ -64,7 +64,7 @@ def gather_stacks(readers: Sequence[NodeReader], *, native: bool) -> dict[str, A
     return {
         "nodes": [
             {
-                **answers.get(reader.node.node_rank, {"error": "no answer"}),
+                **answers.get(reader.node.node_rank, {"error": "no answer" if reader.is_alive() else "it has ended"}),
                 "node_rank": reader.node.node_rank,
                 "node": reader.node.node.name,
             }

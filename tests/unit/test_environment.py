@@ -112,6 +112,21 @@ def test_what_the_shell_of_a_node_exports_and_a_run_cannot_bear_is_kept_from_it(
     assert (environ["PYTHONPATH"], environ["RANK_LIMIT"]) == ("1", "3")
 
 
+def test_torch_is_given_no_pipe_that_it_could_not_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It would end the rank.
+    monkeypatch.chdir(tmp_path)
+    name = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+    order = {"cleared": [], "env": {name: f"{tmp_path}/diagnosis/nccl_pipe_rank_", "A": "1"}}
+    assert agent.environment_of(order)[name] == f"{tmp_path}/diagnosis/nccl_pipe_rank_"
+    assert list((tmp_path / "diagnosis").iterdir()) == []
+    (tmp_path / "diagnosis").rmdir()
+    (tmp_path / "diagnosis").write_text("in the way")
+    environ = agent.environment_of(order)
+    assert name not in environ
+    assert environ["A"] == "1"
+    assert agent.environment_of({"cleared": [], "env": {name: "/nowhere/mine_"}})[name] == "/nowhere/mine_"
+
+
 def test_interfaces_that_are_named_are_those_of_the_node() -> None:
     told = [
         EnvValue(name="GLOO_SOCKET_IFNAME", value="eth{node_rank}", origin="config launch.env"),

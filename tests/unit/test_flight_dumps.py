@@ -55,7 +55,7 @@ def take(room: RankRoom, **order: Any) -> tuple[dict[int, tuple[bytes, str]], di
     return {one["rank"]: (base64.b64decode(one["data"]), one["how"]) for one in answer["ranks"]}, answer["why"]
 
 
-def prefixes(room: RankRoom) -> dict[str, str]:
+def prefixes(room: RankRoom) -> dict[str, Any]:
     place = str(room.folder / "diagnosis")
     return {
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{place}/nccl_pipe_rank_",

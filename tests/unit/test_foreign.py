@@ -147,3 +147,21 @@ def test_a_large_log_is_read_in_bounded_memory(tmp_path: Path, monkeypatch: pyte
     assert (judgement.family, judgement.rank) == ("CODE", 2)
     assert judgement.evidence[0].line is not None
     assert judgement.evidence[0].line > 50_000
+
+
+def test_counts_of_nccls_own_service_beside_the_logs_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node in (0, 1):
+        (tmp_path / f"n{node}.log").write_text(f"[rank{node}]:[W1128 13:07:34.2 x.cpp:1] hello\nexit code: 143\n")
+    (tmp_path / "nccl_ras.txt").write_text(
+        "#0-0 (0d2acf9f5d3e0ba9) MISMATCH\n"
+        "  Communicator ranks have different AllReduce operation counts\n"
+        "  Rank 0 has launched up to operation 7 -- GPU 0 managed by process 4487 on node 10.78.9.1\n"
+        "  Rank 1 has launched up to operation 3 -- GPU 0 (NVML 1) managed by process 4486 on node 10.78.9.2\n\n"
+    )
+    verdict = why(tmp_path, capsys)
+    assert verdict["evidence"][0]["file"] == "nccl_ras.txt"
+    assert verdict["rule"] == "NCCL RAS"
+    assert verdict["first_failure"]["rank"] == 1
+    assert verdict["first_failure"]["node"] == "n1"

@@ -102,8 +102,8 @@ def build_readers(**known: Any) -> list[NodeReader]:
 def begin(guard: HangGuard, readers: list[NodeReader], events: queue.SimpleQueue[Event]) -> Decider:
     """Guard an attempt from its start on, and let its ranks come."""
     decider = Decider(PLAN, started=clock.now(), join_limit_s=60)
-    guard.begin(decider, readers, events)
     decider.history.heard.update(node.node_rank for node in PLAN.nodes)
+    guard.begin(decider, readers, events)
     for node in PLAN.nodes:
         for rank in node.ranks:
             data = {"rank": rank, "world_size": PLAN.world_size}

@@ -116,6 +116,17 @@ def test_who_is_odd(
     assert (odd.family, odd.ranks, odd.confidence) == (family, ranks, confidence), odd
 
 
+def test_one_whose_stack_could_not_be_had_is_not_odd_for_that() -> None:
+    stacks = [Stack(rank=rank, node_rank=0, frames=frames_of(*REDUCE)) for rank in range(3)]
+    odd = find_odd([*stacks, Stack(rank=3, node_rank=0, state="S", wchan="futex_do_wait")], [])
+    assert odd is not None
+    assert (odd.family, odd.ranks, odd.confidence) == ("HANG", (), "unknown")
+    assert odd.cause == "3 ranks wait in all_reduce (train.py:41), of rank 3 only futex_do_wait of the kernel is known"
+    odd = find_odd([*stacks, Stack(rank=3, node_rank=0, state="D", wchan="nfs_wait")], [])
+    assert odd is not None
+    assert (odd.ranks, odd.confidence) == ((3,), "certain")
+
+
 def test_what_is_said() -> None:
     odd = judge(REDUCE, REDUCE, FETCH, REDUCE, states="SSDS")
     assert odd.cause == "3 ranks wait in all_reduce (train.py:41), rank 2 is in fetch (data.py:88), state D"

@@ -297,3 +297,9 @@ def test_an_xid_counts_for_a_rank_that_failed_on_its_gpu() -> None:
     assert told(judge(replace(known, nodes=nodes))) == ("GPU_HW", 2, "kernel")
     other = case(rank(2, "KeyError: 'a'"), rank(0, CLOSED))
     assert judge(replace(other, nodes=nodes)).family == "CODE"
+
+
+def test_one_that_came_when_the_others_had_given_up_is_why_they_did() -> None:
+    waiting = [rank(0, WAITED, at=20.0), rank(1, WAITED, at=20.5), rank(3, WAITED, at=20.1)]
+    assert told(judge(case(*waiting, rank(2, CLOSED, at=60.0)))) == ("HANG", 2, "lateness")
+    assert judge(case(*waiting, rank(2, CLOSED, at=21.0))).rank is None

@@ -126,8 +126,9 @@ def test_the_last_look_asks_without_waiting(room: RankRoom) -> None:
     took_s = time.monotonic() - began
     assert starts == {0: 0, 1: 0, 2: 0}
     assert took_s < 0.5
-    for rank in starts:
-        wait_for(lambda rank=rank: "most recent call first" in armed.read_stack(str(room.folder), rank, starts[rank]))
+    wait_for(
+        lambda: all("most recent call first" in armed.read_stack(str(room.folder), *one) for one in starts.items())
+    )
 
 
 @pytest.mark.usefixtures("without_pyspy")

@@ -119,6 +119,8 @@ def test_the_commands_start_what_the_plan_says(tmp_path: Path) -> None:
     )
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [str(tmp_path / "my code"), list(node.argv[3:]), "[bold]$HOME ž"]
+    folder = Path(node.run_folder.replace("/home/u", str(tmp_path)))
+    assert {path.name for path in folder.iterdir()} == {"outputs", "diagnosis"}
 
 
 def findings_of(count: int) -> tuple[list[Node], list[Finding]]:

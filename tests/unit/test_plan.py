@@ -312,3 +312,39 @@ def test_a_variable_of_the_node_list_with_a_secret_name_is_secret() -> None:
     node = Node(name="a", host="a", where="nodes.txt:3", env=(("HF_TOKEN", "hf_x"), ("LR", "1")))
     secret = {value.name for value in make_plan(node).nodes[0].env if value.secret}
     assert secret == {"HF_TOKEN"}
+
+
+def recorder_of(version: str | None, *given: str) -> dict[str, str]:
+    env = tuple(EnvValue(name=name, value="mine", origin="--env") for name in given)
+    planned = make_plan(facts=(make_facts(torch_version=version),), env=env).nodes[0]
+    return {value.name: value.value for value in planned.env if value.name.startswith(("TORCH_FR", "TORCH_NCCL"))}
+
+
+def test_flight_recorders_write_into_the_run_folder_by_the_names_that_a_torch_knows() -> None:
+    room = "/home/u/.aorta/runs/run-1/0/diagnosis"
+    common = {
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{room}/nccl_pipe_rank_",
+    }
+    old = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{room}/nccl_trace_rank_"}
+    assert recorder_of("2.13.0+cpu") == common | {"TORCH_FR_DUMP_TEMP_FILE": f"{room}/nccl_trace_rank_"}
+    assert recorder_of("2.11.0a0+git12") == recorder_of("2.13.0+cpu")
+    for version in ("2.9.1", None, "unknown"):
+        assert recorder_of(version) == common | old
+    planned = make_plan().nodes[0]
+    assert origin_of(planned, "TORCH_FR_BUFFER_SIZE") == "aorta-launch"
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.6.0"])
+def test_a_recorder_that_the_user_sets_by_either_name_is_the_users(version: str) -> None:
+    # A default under the newer name would win over the user's 0 under the older one.
+    for name, twin in (
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"),
+        ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
+    ):
+        found = recorder_of(version, name)
+        assert found[name] == "mine"
+        assert twin not in found
+    assert recorder_of(version, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE")["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] == "mine"

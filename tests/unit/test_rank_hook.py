@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ranks_alone import STUCK, RankRoom, wait_for
@@ -22,7 +23,7 @@ def room(tmp_path: Path) -> Iterator[RankRoom]:
         yield room
 
 
-def run(room: RankRoom, program: str, *, hook: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+def run(room: RankRoom, program: str, *, hook: bool = True, **more: Any) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", program]
     return subprocess.run(words, env=room.env(hook=hook, **more), capture_output=True, text=True, timeout=60)
 
@@ -161,7 +162,7 @@ os.execve(sys.executable, [sys.executable, "-c", {inner!r}], {env!r})
 def test_the_agents_environment_leads_to_it(room: RankRoom, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(room.folder)
     monkeypatch.setenv("PYTHONPATH", "/mine")
-    order = {"cleared": [], "env": {}}
+    order: dict[str, Any] = {"cleared": [], "env": {}}
     hook = str(room.folder / "hook")
     assert agent.environment_of({**order, "rank_hook": True})["PYTHONPATH"] == f"{hook}:/mine"
     assert agent.environment_of(order)["PYTHONPATH"] == "/mine"

@@ -112,3 +112,10 @@ def test_titles_take_what_was_found_and_leave_out_what_was_not() -> None:
     cause = Cause(id="a.b", family="CODE", role="cause", priority=50, title="no {what}", remedy="add {what}")
     hit = Hit(cause=cause, text="", groups={"what": "disk"})
     assert (title_of(hit), remedy_of(hit)) == ("no disk", "add disk")
+
+
+def test_lines_that_only_differ_in_their_digits_are_not_taken_for_each_other() -> None:
+    for number in (5, 28, 99, 24, 28):
+        (hit,) = [*scan_text(f"OSError: [Errno {number}] it failed"), None][:1]
+        assert (hit is not None and hit.cause.family == "DISK") == (number in (5, 28)), number
+    assert scan_text("step 11 of 20: 3 errors\n" * 3) == scan_text("step 99 of 20: 4 errors\n" * 3)

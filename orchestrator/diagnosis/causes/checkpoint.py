@@ -69,7 +69,7 @@ CHECKPOINT = (
         role="cause",
         priority=94,
         title="torch.load refuses the checkpoint: it holds more than weights",
-        explanation="From 2.6 on, torch loads nothing but weights unless it is told to, because a checkpoint can run code.",
+        explanation="From 2.6 on, torch loads nothing but weights unless it is told to, because a checkpoint can run code. A file that is no checkpoint at all can read the same, with 'Unsupported operand' at the end.",
         remedy="For a file that you trust, call torch.load(..., weights_only=False), or allow its classes with torch.serialization.add_safe_globals.",
         patterns=(r"Weights only load failed",),
         source="torch",

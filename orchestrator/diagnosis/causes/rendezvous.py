@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.diagnosis.cause import Cause
+from orchestrator.diagnosis.causes.words import SAID
+
+_CONNECT = r"(?:client )?socket has timed out after (?P<ms>\d+)\s?(?:ms|s) while trying to connect to \(?(?P<host>[^,\s)]{1,120}),? (?P<port>\d+)"
 
 RENDEZVOUS = (
     Cause(
@@ -41,9 +44,19 @@ RENDEZVOUS = (
         title="the rendezvous at {host}:{port} does not answer",
         explanation="The head's agent did not listen there in time, or the way to it is blocked.",
         remedy="See whether the head's agent started; allow the port between the nodes; `aorta-launch check` tries the way of every node.",
-        patterns=(
-            r"(?:client )?socket has timed out after (?P<ms>\d+)\s?(?:ms|s) while trying to connect to \(?(?P<host>[^,\s)]{1,120}),? (?P<port>\d+)",
-        ),
+        patterns=(SAID + _CONNECT,),
+        source="torch",
+        section="rendezvous-does-not-answer",
+    ),
+    Cause(
+        id="rdzv.connect_again",
+        family="RDZV",
+        role="hint",
+        priority=52,
+        title="the rendezvous at {host}:{port} did not answer at once",
+        explanation="torch tries again a few times; only if the last time fails, it raises.",
+        remedy="See whether the head's agent started late; raise join_timeout_s for slow nodes.",
+        patterns=(_CONNECT,),
         source="torch",
         section="rendezvous-does-not-answer",
     ),
