@@ -124,11 +124,13 @@ class Facts:
 
     def was_asked(self, story: RankStory) -> bool:
         """Tell whether somebody else asked a rank to end: its agent only does when another rank of the node has failed."""
-        asked = signal_of(story.code, story.signal) in ASKED and not story.stopped and story.exact
+        root = any(claim.root and claim.rank == story.rank for claim in self.by_node[story.node_rank].claims)
+        asked = signal_of(story.code, story.signal) in ASKED and not story.stopped and (story.exact or root)
         return asked and not any(
             other.node_rank == story.node_rank
             and other.rank != story.rank
             and other.code != 0
+            and not other.stopped
             and moment(other) <= moment(story)
             for other in self.case.ranks
         )

@@ -166,6 +166,8 @@ def by_success(facts: Facts) -> Judgement | None:
     if any(node.agent_code or node.agent_signal or node.claims or node.lost for node in nodes):
         return None
     ended = all(node.agent_code == 0 for node in nodes)
+    if not ended and not any(node.ranks for node in nodes):
+        return None
     return Judgement(
         family="OK",
         rule="exits",

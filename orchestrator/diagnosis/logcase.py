@@ -19,11 +19,13 @@ def build_log_case(logs: Sequence[NodeLog], beside: Beside | None = None) -> Cas
         if rank not in known and name in layout:
             layout[name] = tuple(sorted({*layout[name], rank}))
     order = sorted(logs, key=lambda log: (min(layout[log.name], default=1 << 30), natural_key(log.name)))
+    tellers = [NodeTeller(log, node_rank, layout[log.name], beside) for node_rank, log in enumerate(order)]
     lone = not any(layout.values())
+    # Without an agent the rank of a process is only known where there is one on each node.
+    processes = [teller.lone_process() for teller in tellers] if lone else []
     nodes, ranks = [], []
-    for node_rank, log in enumerate(order):
-        teller = NodeTeller(log, node_rank, layout[log.name], beside)
-        stories = teller.lone_process() if lone else teller.ranks()
+    for teller in tellers:
+        stories = (teller.lone_process() if all(processes) else []) if lone else teller.ranks()
         ranks += stories
         nodes.append(teller.node(stories))
     told = [log.world_size for log in order if log.world_size]

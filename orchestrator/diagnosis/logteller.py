@@ -61,7 +61,7 @@ class NodeTeller:
 
     def lone_process(self) -> list[RankStory]:
         """Tell of a node on which one process ran, without an agent."""
-        if not self._nameless or self._agent_said:
+        if len(self._nameless) != 1 or self._agent_said or self._log.agent.failed:
             return []
         last = self._nameless[-1]
         code, signal = parse_status(self._log.exit_code) if self._log.exit_code is not None else (1, None)
@@ -170,6 +170,9 @@ class NodeTeller:
         if self._agent_said and not log.agent.claims:
             hits = (*log.native, *hits)
         hits = (*hits, *(agent.loose if agent else ()))
+        if not stories and (log.agent.failed or not reported):
+            # Whose they are is not told: a rank's, as far as anybody can see.
+            hits = (*hits, *(hit for one in self._nameless for hit in one.hits))
         spoke = reported or any(story.failure for story in stories)
         if not spoke:
             hits = (*hits, *self._last_loose(_speaks_as_program), *log.native)

@@ -30,6 +30,11 @@ _PREFIX = re.compile(
     r"|(?P<agent>agent)(?: …)?\]\s"
     r"|[a-z_]+(?P<local>\d+)\]:\s?)"  # torchrun --tee: role and local rank
 )
+_STAMP = re.compile(
+    r"^(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?: |$)"
+)
+"""The time that a collector of logs puts in front of every line."""
 _NCCL_RANK = re.compile(r"ProcessGroupNCCL\.\w+:\d+\]\s*\[(?:PG [^\]]*?)?Rank (?P<rank>\d+)\]")
 _NCCL_LOCAL = re.compile(r"^\S+:\d+:\d+ \[(?P<local>\d+)\] NCCL ")
 _SEEN = re.compile(r"\[[Rr]ank ?(?P<rank>\d+)\]")
@@ -81,6 +86,7 @@ class NodeLogReader:
     def __init__(self, name: str, file: str = "") -> None:
         """Begin with an empty log."""
         self.log = NodeLog(name=name, file=file)
+        self._stamped: bool | None = None
         self._last: deque[str] = deque(maxlen=EXIT_LINES)
 
     def feed(self, lines: Iterable[str], first: int) -> None:
@@ -107,6 +113,11 @@ class NodeLogReader:
 
     def _feed_block(self, block: list[str], first: int) -> None:
         texts = [line.rstrip("\r\n") for line in block]
+        if self._stamped is None:
+            said = [text for text in texts if text.strip()]
+            self._stamped = bool(said) and sum(1 for text in said if _STAMP.match(text)) * 10 >= len(said) * 9
+        if self._stamped:
+            texts = [_STAMP.sub("", text) for text in texts]
         spoken = [split_speaker(text) for text in texts]
         find = build_finder([words for _, words, _ in spoken])
         for number, text in enumerate(texts, start=first):

@@ -73,8 +73,7 @@ class Speech:
     def feed(self, number: int, text: str, hit: Hit | None, *, sure: bool = True) -> None:
         """Take one line, without its prefix; one that may be somebody else's is not sure."""
         self.last = number
-        if text.strip():
-            self.last_lines.append(text[:300])
+        opened = self._open
         if _START.match(text):
             if text.lstrip().startswith("Original"):
                 # A worker's exception, told again by the rank that it worked for.
@@ -86,6 +85,9 @@ class Speech:
             self._read(number, text, hit, sure=sure)
         elif hit is not None:
             self._after(number, hit, text, sure=sure)
+        # Of a traceback only the exception is a last word, and of the agent's own not even that.
+        if text.strip() and not opened and not self._open:
+            self.last_lines.append(text[:300])
 
     def end(self) -> None:
         """Take what is in hand: the log is over."""
@@ -139,6 +141,8 @@ class Speech:
         failure = Failure(error=text.strip()[:500], where=frames[-1] if frames else "", line=number, frames=frames)
         hits = tuple(self._hits)
         self.utterances.append(Utterance(failure, hits, self._start, number, self._agent))
+        if not self._agent:
+            self.last_lines.append(failure.error[:300])
         self._open -= 1
         if self._open == 0:
             self._hits, self._agent = [], False

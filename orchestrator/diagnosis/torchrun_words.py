@@ -29,6 +29,10 @@ AGENT_LINE = re.compile(
 NATIVE_LINE = re.compile(r"^\[[IWEF]\d{0,4} ?\d\d:\d\d:\d\d\.\d+ \w[\w.]+:\d+\]")
 _EVENT = '"torchelastic.worker.status.'
 _BLOCK_END = re.compile(r"^={20,}$")
+_FRAMEWORK = re.compile(
+    r"^(?:={20,}|-{20,}|Failures:|\[\d+\]:|\s+(?:host|error_file|traceback)\s*:|\s+<NO_OTHER_FAILURES>|\S+ FAILED$)"
+)
+"""Lines of its list that tell nothing."""
 _HALF_SIGNALS = 128
 MOST_CLAIMS = 4096
 
@@ -64,7 +68,7 @@ class AgentWords:
         ):
             self.reported = self.reported or number
             return True
-        return bool(AGENT_LINE.match(text))
+        return bool(AGENT_LINE.match(text) or _FRAMEWORK.match(text))
 
     def _read_list(self, text: str) -> bool:
         if text.startswith("Root Cause (first observed failure)"):

@@ -29,14 +29,12 @@ def take(ranks: Iterable[Facts], reason: str) -> Dict[int, int]:
     if reason in ASKED_FOR or not ranks:
         return {}
     looks = _read(".")
+    moment = clock.now()
+    # Before they are asked: a signal wakes who slept.
+    seen = [look_at(rank) for rank in ranks]
     asked = armed.signal_armed(ranks, ".")
-    looks.append(
-        {
-            "time": clock.now(),
-            "reason": reason,
-            "ranks": [{**look_at(rank), "stack_at": asked.get(rank["rank"])} for rank in ranks],
-        }
-    )
+    told = [{**rank, "stack_at": asked.get(rank["rank"])} for rank in seen]
+    looks.append({"time": moment, "reason": reason, "ranks": told})
     os.makedirs("diagnosis", mode=0o700, exist_ok=True)
     path = os.path.join("diagnosis", FILE)
     with open(path + ".new", "w", encoding="utf-8") as file:

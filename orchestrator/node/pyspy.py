@@ -81,11 +81,20 @@ def dump(tool: str, pid: int, *, native: bool, until: float) -> str:
         if limit_s < LEAST_S:
             raise NoAnswerError("there was no time left for py-spy")
         try:
-            return ask([tool, "dump", *words, "--full-filenames", "--pid", str(pid)], limit_s)
+            text = ask([tool, "dump", *words, "--full-filenames", "--pid", str(pid)], limit_s)
+            return hide_command(text, pid)
         except NoAnswerError as error:
             if not left or is_forbidden(error) or TIME_IS_UP in str(error):
                 raise NoAnswerError(explain(error)) from None
     raise AssertionError  # the last try gives or raises
+
+
+def hide_command(text: str, pid: int) -> str:
+    """Replace the words of the process, which may be secret, by those that may be shown; what is below is kept."""
+    below = text.rfind("\nPython v")
+    if below < 0:
+        below = text.find("\nThread ")
+    return "Process %d: %s\n%s" % (pid, processes.command_of(pid), text[max(0, below) :])
 
 
 def is_forbidden(error: NoAnswerError) -> bool:

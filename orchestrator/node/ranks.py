@@ -13,7 +13,8 @@ from orchestrator.node.probe_command import read_text
 class RankWatch:
     """Finds the ranks below the agent and tells how each of them ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str = cgroups.ROOT) -> None:
+        self._root = root
         self.handles: dict[int, dict[str, Any]] = {}
         """pidfd -> what is known of the rank."""
         self._memory: dict[int, tuple[str, int | None]] = {}
@@ -52,7 +53,7 @@ class RankWatch:
             return None
         self.handles[handle] = rank
         groups = read_text("/proc/%d/cgroup" % process.pid)
-        self._memory[handle] = groups, cgroups.oom_kills(groups)
+        self._memory[handle] = groups, cgroups.oom_kills(groups, self._root)
         self.seen += 1
         return {"ev": "rank", "time": clock.now(), **rank}
 
@@ -68,7 +69,7 @@ class RankWatch:
             else:
                 event["code"] = os.WEXITSTATUS(process.exit_status)
         groups, before = self._memory.pop(handle)
-        after = cgroups.oom_kills(groups) if before is not None else None
+        after = cgroups.oom_kills(groups, self._root) if before is not None else None
         if before is not None and after is not None and after > before:
             event["oom_kills"] = after - before
         return event

@@ -20,6 +20,7 @@ from orchestrator.diagnosis.stacks import Stack, merge_stacks, parse_stack
 from orchestrator.diagnosis.tracebacks import Failure, parse_error_file
 from orchestrator.errors import UsageError
 from orchestrator.phases.foreign_lines import read_parts
+from orchestrator.phases.foreign_logs import read_logs
 from orchestrator.phases.foreign_ours import is_experiment
 from orchestrator.values import Evidence
 
@@ -78,8 +79,8 @@ def read_jobs(path: Path) -> list[Job]:
         if path.is_dir():
             jobs = _read_folder(path)
         elif path.is_file():
-            log = _read_log(path.stem, [path], path.parent)
-            jobs = [Job("", build_log_case([log]), [log])]
+            logs = read_logs(path.stem, [path], path.parent)
+            jobs = [Job("", build_log_case(logs), logs)]
         else:
             raise UsageError(what=f"there is no run, folder or file {path}", remedy="aorta-launch ls lists the runs")
     except OSError as error:
@@ -143,9 +144,8 @@ def _build_job(job: str, named: Sequence[tuple[str, Path]], found: _Folder, root
         groups: dict[str, list[Path]] = {}
         for name, file in ours or named:
             groups.setdefault(name, []).append(file)
-        logs = [
-            _read_log(name, files, root) for name, files in sorted(groups.items(), key=lambda one: natural_key(one[0]))
-        ]
+        named_files = sorted(groups.items(), key=lambda one: natural_key(one[0]))
+        logs = [log for name, files in named_files for log in read_logs(name, files, root)]
     layout = {rank: place for place, ranks in enumerate(find_layout(logs).values()) for rank in ranks}
     places = _find_places(found, logs)
     case = build_log_case(
@@ -159,14 +159,6 @@ def _build_job(job: str, named: Sequence[tuple[str, Path]], found: _Folder, root
         ),
     )
     return Job(job, case, logs)
-
-
-def _read_log(name: str, files: Sequence[Path], root: Path) -> NodeLog:
-    reader = NodeLogReader(name, str(files[-1].relative_to(root)))
-    for file in files:
-        for number, lines in read_parts(file):
-            reader.feed(lines, number)
-    return reader.end()
 
 
 def _read_single_files(singles: Sequence[tuple[str, Path]], root: Path) -> NodeLog:

@@ -165,3 +165,30 @@ def test_counts_of_nccls_own_service_beside_the_logs_are_read(
     assert verdict["rule"] == "NCCL RAS"
     assert verdict["first_failure"]["rank"] == 1
     assert verdict["first_failure"]["node"] == "n1"
+
+
+def test_one_file_of_a_parallel_shell_is_taken_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = FAILURES / "s07_rank_exception_norecord"
+    both = [(folder / f"node-{name}.log").read_text().splitlines() for name in "ab"]
+    woven = [f"{task}: {line}" for pair in zip(*both, strict=False) for task, line in enumerate(pair)]
+    rest = [f"{task}: {line}" for task, lines in enumerate(both) for line in lines[min(map(len, both)) :]]
+    (tmp_path / "slurm-42.out").write_text("\n".join([*woven, *rest]) + "\n")
+    verdict = why(tmp_path / "slurm-42.out", capsys)
+    assert (verdict["family"], verdict["first_failure"]["rank"], verdict["first_failure"]["node"]) == (
+        "CODE",
+        2,
+        "task 1",
+    )
+    place = verdict["evidence"][0]
+    assert "bad sample" in (tmp_path / place["file"]).read_text().splitlines()[place["line"] - 1]
+
+
+@pytest.mark.parametrize("stamp", ["2026-11-27T22:14:42.391Z ", "2026-11-27 22:14:42,391 ", "Nov 27 22:14:42 ", "n7: "])
+def test_a_collectors_mark_before_every_line_is_looked_through(
+    stamp: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "ab":
+        lines = (FAILURES / "s15_rank_hang_timeout" / f"node-{name}.log").read_text().splitlines()
+        (tmp_path / f"{name}.log").write_text("\n".join(stamp + line for line in lines) + "\n")
+    verdict = why(tmp_path, capsys)
+    assert (verdict["family"], verdict["first_failure"]["rank"], verdict["first_failure"]["node"]) == ("HANG", 2, "b")

@@ -206,6 +206,28 @@ def test_who_works_or_does_not_answer_is_left_alone(
     assert {one["op"] for one in cast("Any", readers[0]).asked} == {"activity"}
 
 
+@pytest.mark.usefixtures("_hurry")
+def test_a_hang_that_was_told_before_a_take_over_is_told_no_more_but_its_end_is(tmp_path: Path) -> None:
+    known, _ = build_guard(tmp_path / "a", "warn")
+    decider = begin(known, build_readers(silent=True), queue.SimpleQueue())
+    known.end()
+    guard, record = build_guard(tmp_path / "b", "warn")
+    record.document["hangs"] = [{"number": 1, "since": clock.now() - 60, "action": "warn"}]
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    readers = build_readers()
+    guard.begin(decider, readers, events)
+
+    def writes() -> bool:
+        guard.show(0, 0, "out", b"step 2\n")
+        return not events.empty()
+
+    wait_for(writes, "it goes on")
+    event = events.get()
+    assert (event.kind, cast("Any", readers[0]).asked) == ("hang_over", [])
+    assert event.data["words"].startswith("it goes on again, after 1m")
+    guard.end()
+
+
 def test_whoever_takes_over_does_not_tell_a_hang_again(tmp_path: Path) -> None:
     told = [{"number": 1, "since": 5.0, "action": "warn"}]
     over = fold_hangs(told, Event(kind="hang_over", time=9.0, data={}))

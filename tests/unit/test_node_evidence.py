@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import activity, cgroups, evidence, look, processes
+from orchestrator.node import activity, cgroups, clock, evidence, kernel_log, look, parts, processes, ranks
 
 
 @pytest.fixture
@@ -97,7 +99,70 @@ def test_what_the_node_knows_is_gathered(run: tuple[Path, dict[str, Any]]) -> No
     assert {"path", "free_mib", "total_mib", "free_inodes"} == set(found["disks"][0])
     assert len(found["top"]) == 5
     assert found["code"] == {"train.py": found["code"]["train.py"]}
+    assert found["missing"] == {}
     assert json.dumps(found)
+
+
+def test_a_part_that_hangs_keeps_back_nothing_of_the_rest(
+    run: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A working directory on a file system whose server is gone must not cost what the kernel said.
+    folder, _ = run
+    over = threading.Event()
+    monkeypatch.setattr(evidence, "PARTS_S", 1.0)
+    monkeypatch.setattr(evidence, "hash_code", lambda _: over.wait(60))
+    began = time.monotonic()
+    found = evidence.gather(str(folder), {})
+    over.set()
+    assert time.monotonic() - began < 6
+    assert found["missing"] == {"code": parts.LATE}
+    assert "code" not in found
+    assert found["memory"]["total_mib"] > 100
+    assert len(found["disks"]) > 0
+
+
+def test_a_part_that_breaks_says_why() -> None:
+    def fail() -> None:
+        raise PermissionError(13, "not yours")
+
+    found, missing = parts.Parts({"a": lambda: 1, "b": fail}).take(time.monotonic() + 10)
+    assert found == {"a": 1}
+    assert missing == {"b": "PermissionError: [Errno 13] not yours"}
+
+
+def test_the_kernel_is_heard_since_shortly_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    ages = (500.0, 100.0, 30.0)
+    records = [f"4,{n},{int((now - age) * 1e6)},-;Out of memory: Killed process {n}\n" for n, age in enumerate(ages)]
+    (tmp_path / "kmsg").write_text("".join(records))
+    monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "kmsg"))
+    lines, why = evidence.read_kernel({"events": [{"ev": "ready", "time": clock.now() - 50}]})
+    assert why == ""
+    assert [text[-1] for _, text in lines] == ["1", "2"]
+    assert 99 < lines[0][0] < 110
+    assert len(evidence.read_kernel({"events": [{"ev": "ready", "time": clock.now() - 600}]})[0]) == 3
+    monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert evidence.read_kernel({}) == ([], f"{tmp_path}/none: No such file or directory; no journalctl")
+
+
+def test_the_groups_of_the_run_are_looked_at_and_not_those_of_who_asks() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        found = processes.read_process(process.pid)
+        assert found is not None
+        status = {"supervisor": {"pid": process.pid, "ticks": found.ticks, "boot_id": processes.boot_id()}}
+        assert evidence.groups_of(status) == Path(f"/proc/{process.pid}/cgroup").read_text().strip()
+    finally:
+        process.kill()
+        process.wait()
+    assert evidence.groups_of(status) == Path("/proc/self/cgroup").read_text().strip()
+
+
+def test_a_pipe_among_the_code_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.py")
+    (tmp_path / "b.py").write_text("")
+    assert list(evidence.hash_code(str(tmp_path))) == ["b.py"]
 
 
 def test_code_is_compared_by_its_python_files_alone(tmp_path: Path) -> None:
@@ -131,6 +196,59 @@ def test_processes_killed_for_memory_are_counted_in_both_versions(
     assert cgroups.oom_kills(cgroup, str(tmp_path)) == 2
     path.write_text("oom_kill_disable 0\n")
     assert cgroups.oom_kills(cgroup, str(tmp_path)) is None
+
+
+def test_a_neighbour_below_the_same_group_is_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "memory.events").write_text("oom 3\noom_kill 5\n")
+    assert cgroups.oom_kills("0::/user\n", str(tmp_path)) == 5
+    (tmp_path / "user" / "memory.events.local").write_text("oom 1\noom_kill 1\n")
+    assert cgroups.oom_kills("0::/user\n", str(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(("after", "told"), [(3, 1), (2, None)])
+def test_a_rank_whose_group_lost_a_process_to_the_kernel_says_so(tmp_path: Path, after: int, told: int | None) -> None:
+    agent = """import os, subprocess, sys
+env = {**os.environ, "RANK": "4", "LOCAL_RANK": "0", "WORLD_SIZE": "8"}
+rank = subprocess.Popen([sys.executable, "-c", "input()"], env=env)
+print(rank.pid, flush=True)
+sys.stdin.close()
+import signal
+signal.pause()
+"""
+    watch = ranks.RankWatch(str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", agent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        file = made_up_counter(tmp_path, Path(f"/proc/{pid}/cgroup").read_text())
+        file.write_text("oom_kill 2\n")
+        end = time.monotonic() + 10
+        while not (events := watch.find(process.pid)):
+            assert time.monotonic() < end
+        file.write_text(f"oom_kill {after}\n")
+        os.kill(pid, 9)
+        (handle,) = watch.handles
+        assert select.select([handle], [], [], 10)[0]
+        event = watch.ended(handle)
+    finally:
+        process.kill()
+        process.communicate()
+    assert events[0]["rank"] == 4
+    assert (event["signal"], event.get("oom_kills")) == (9, told)
+
+
+def made_up_counter(root: Path, groups: str) -> Path:
+    """Give the file that counts for a process, whichever version of control groups this machine has."""
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            file = root / "memory" / path.lstrip("/") / "memory.oom_control"
+            break
+    else:
+        file = root / groups.strip().split(":", 2)[2].lstrip("/") / "memory.events"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
 
 
 def test_the_last_look_tells_what_the_ranks_did(

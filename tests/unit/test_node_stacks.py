@@ -148,6 +148,7 @@ def test_a_stopped_rank_costs_the_others_nothing(room: RankRoom) -> None:
         room.wait_armed(rank)
     wait_for(lambda: "wait_for_ever" in functions(look(room, ranks=[1])[0]))
     room.started[0].send_signal(signal.SIGSTOP)
+    wait_for(lambda: stacks.state_of(room.started[0].pid) == "T")
     stuck, well = look(room)
     assert (stuck["how"], stuck["state"], well["how"]) == ("proc", "T", "signal")
     assert stuck["why"].endswith("it did not answer the signal of the rank hook")
@@ -172,6 +173,16 @@ def test_py_spy_needs_no_hook(room: RankRoom, tool: Path) -> None:
     (told,) = look(room)
     assert (told["how"], told["why"], told["pid"]) == ("py-spy", "", process.pid)
     assert functions(told)[0] == "wait_for_ever"
+
+
+def test_secrets_of_a_command_line_are_not_in_a_stack(room: RankRoom, tool: Path) -> None:
+    put_in(room, tool)
+    room.start(sys.executable, "-c", STUCK, "--api-key", "hunter2\nhunter3", "--token=hunter4", hook=False)
+    wait_for(lambda: "wait_for_ever" in functions(look(room)[0]))
+    (told,) = look(room)
+    assert told["how"] == "py-spy"
+    assert "hunter" not in told["text"]
+    assert "Process" in told["text"].splitlines()[0]
 
 
 def test_py_spy_gives_native_frames(room: RankRoom, tool: Path) -> None:

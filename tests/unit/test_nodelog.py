@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.diagnosis.case import Case
+from orchestrator.diagnosis.ladder import judge
 from orchestrator.diagnosis.logcase import build_log_case, find_layout, natural_key
 from orchestrator.diagnosis.nodelog import AGENT, ANYONE, NodeLog, last_words, read_node_log, split_speaker
 
@@ -252,3 +253,21 @@ def test_any_mix_of_lines_is_read(lines: Sequence[str]) -> None:
     log = read_node_log(lines, "a")
     assert log.lines <= len(lines)
     assert build_log_case([log]).nodes[0].name == "a"
+
+
+def test_the_last_lines_are_the_ranks_and_not_its_agents() -> None:
+    agents = (
+        TRACEBACK[0],
+        '  File "/v/lib/python3.11/site-packages/torch/distributed/run.py", line 1028, in main',
+        "    run(args)",
+    )
+    log = read("fatal: shard 7 is empty", *agents, BLOCK)
+    speech = log.speech(ANYONE)
+    assert speech is not None
+    assert list(speech.last_lines) == ["fatal: shard 7 is empty"]
+
+
+def test_a_rank_that_its_agent_did_not_stop_was_told_to_end_by_somebody() -> None:
+    root = BLOCK.replace("exitcode  : -9 (pid: 4412)  (SIGKILL)", "exitcode  : -15 (pid: 4412)  (SIGTERM)")
+    judgement = judge(case(read(STOPPING, root)))
+    assert (judgement.family, judgement.rank, judgement.cause) == ("KILLED", 3, "killed by SIGTERM")

@@ -211,7 +211,7 @@ time.sleep(600)
     rank=1,
     node_rank=1,
     code=1,
-    word="disk|space",
+    word="disk|space|written to its end",
     long=True,
 )
 
