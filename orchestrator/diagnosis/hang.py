@@ -134,10 +134,8 @@ def _judge_groups(groups: Sequence[Group]) -> Odd | None:
     outside = [group for group in groups if group.telling.kind not in (*WAITING, "unknown")]
     if waiting and outside:
         return _name_outside(outside, waiting)
-    if len(waiting) == 1:
-        return _name_unknown(waiting[0], [group for group in groups if group not in waiting])
     if waiting:
-        return _judge_waiting(waiting)
+        return _judge_waiting(waiting, [group for group in groups if group not in waiting])
     return _judge_minority(groups)
 
 
@@ -166,8 +164,10 @@ def _name_outside(outside: Sequence[Group], waiting: Sequence[Group]) -> Odd:
     return _odd("HANG", ranks, ", ".join(said), "certain" if sure else "likely", where=where)
 
 
-def _judge_waiting(waiting: Sequence[Group]) -> Odd:
+def _judge_waiting(waiting: Sequence[Group], unknown: Sequence[Group]) -> Odd:
     """Judge ranks that all wait: for different collectives, or for the same one at different lines."""
+    if len(waiting) == 1:
+        return _name_unknown(waiting[0], unknown)
     plain = [group for group in waiting if group.telling.kind == "collective" and not group.telling.point_to_point]
     by_word: dict[str, list[int]] = {}
     for group in plain:

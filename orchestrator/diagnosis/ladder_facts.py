@@ -95,7 +95,7 @@ class Facts:
     @cached_property
     def waiters(self) -> list[RankStory]:
         """Ranks that waited in vain."""
-        return [story for story in self.victims if waited(story)]
+        return [story for story in self.victims if waited(self.words[story.rank])]
 
     @cached_property
     def silent(self) -> list[RankStory]:
@@ -144,9 +144,9 @@ class Facts:
 STORE = frozenset({"rdzv.clients", "rdzv.connect_to", "rdzv.refused", "rdzv.join_timeout", "rdzv.conn_lost"})
 
 
-def waited(story: RankStory) -> bool:
-    """Tell whether a rank says that it waited in vain."""
-    return any(hit.cause.id in WAITED or hit.cause.family == "HANG" for hit in story.hits if hit.cause.role != "cause")
+def waited(word: Word) -> bool:
+    """Tell whether a rank's first word of trouble is that it waited in vain."""
+    return word.hit is not None and (word.cause_id in WAITED or word.hit.cause.family == "HANG")
 
 
 def strength(facts: Facts, story: RankStory) -> int:

@@ -50,18 +50,11 @@ def by_own_end(facts: Facts) -> Judgement | None:
     alike = _find_alike(facts, story, word)
     judgement = _judge_end(facts, story, word, alike)
     everyone = {one.rank for one in facts.case.ranks if one.code != 0}
-    if (
-        word.kind == "cause"
-        and judgement.family in SETTINGS
-        and len(alike) > 1
-        and {one.rank for one in alike} >= everyone
-    ):
-        return replace(
-            judgement,
-            rank=None,
-            node_rank=min(one.node_rank for one in alike),
-            reason=f"all {len(alike)} ranks failed of it alike",
-        )
+    if len(alike) == 1 or not everyone <= {one.rank for one in alike}:
+        return judgement
+    judgement = replace(judgement, reason=f"all {len(alike)} ranks failed of it alike")
+    if word.kind == "cause" and judgement.family in SETTINGS:
+        return replace(judgement, rank=None, node_rank=min(one.node_rank for one in alike))
     return judgement
 
 
@@ -155,11 +148,9 @@ def _judge_kill(facts: Facts, story: RankStory, aside: str) -> Judgement:
     how = f"exit code {story.code}" if story.code else name
     node = facts.by_node[story.node_rank]
     quiet = " and said nothing of its own" if story.failure is None else ""
-    unknown = (
-        "; the kernel's log is not at hand, so it may have been for memory"
-        if name == "SIGKILL" and not node.kernel
-        else ""
-    )
+    read = node.kernel or node.kernel_file
+    kernel = "says nothing of it" if read else "is not at hand, so it may have been for memory"
+    unknown = f"; the kernel's log {kernel}" if name == "SIGKILL" else ""
     return Judgement(
         family="KILLED",
         rule="exit",

@@ -139,6 +139,7 @@ def _say(text: str) -> tuple[Failure | None, tuple[Hit, ...]]:
 def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
     agent = history.agent_exits.get(node.node_rank)
     ours = agent is not None and not agent.after_stop
+    stopped = history.stop_cause is not None
     told = texts.node_evidence(node.node_rank)
     lines = "\n".join(" ".join(str(text).split()) for _, text in told.get("kernel") or ())
     return NodeStory(
@@ -150,9 +151,10 @@ def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
         agent_time=agent.time if agent and ours else None,
         lost=history.lost.get(node.node_rank, ""),
         # An agent that we ended tells of our own signal.
-        hits=() if agent and agent.after_stop else scan_text(texts.agent_err(node.node_rank)),
+        hits=scan_text(texts.agent_err(node.node_rank)) if ours or not stopped else (),
         kernel=scan_text(lines, kernel=True) if lines else (),
-        kernel_file=f"diagnosis/node_{node.node_rank}.kernel.txt",
+        # Named where it could be read at all: that it holds nothing is an answer too.
+        kernel_file=f"diagnosis/node_{node.node_rank}.kernel.txt" if told and not told.get("kernel_why") else "",
         file=f"logs/agent_{node.node_rank}.err",
     )
 

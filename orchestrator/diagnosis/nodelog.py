@@ -10,7 +10,7 @@ from typing import Literal
 
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.scan import BLOCK, build_finder
-from orchestrator.diagnosis.speech import EXCEPTION, Speech
+from orchestrator.diagnosis.speech import PATIENCE, Speech
 from orchestrator.diagnosis.torchrun_words import AGENT_LINE, NATIVE_LINE, AgentWords
 
 Speaker = tuple[Literal["rank", "local", "agent", "anyone"], int]
@@ -185,7 +185,10 @@ def last_words(text: str) -> Speech:
             words = split_speaker(line.rstrip("\r"))[1]
             speech.feed(number, words, find(number, words))
     speech.end()
+    # What was followed by so much more was survived.
+    while speech.utterances and speech.last - speech.utterances[-1].end > PATIENCE:
+        speech.utterances.pop()
     return speech
 
 
-__all__ = ["AGENT", "ANYONE", "EXCEPTION", "NodeLog", "NodeLogReader", "Speaker", "last_words", "read_node_log"]
+__all__ = ["AGENT", "ANYONE", "NodeLog", "NodeLogReader", "Speaker", "last_words", "read_node_log"]

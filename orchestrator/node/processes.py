@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import select
 import signal
 from typing import NamedTuple
 
@@ -201,6 +202,13 @@ def signal_handle(handle: int, number: int) -> None:
         signal.pidfd_send_signal(handle, number)
     else:
         _system_call(SYS_PIDFD_SEND_SIGNAL, handle, number, None, 0)
+
+
+def wait_end(handle: int, limit_s: float) -> bool:
+    """Wait until the process behind a pidfd has ended with all its threads; False when the time is over before."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(limit_s * 1000))
 
 
 def _system_call(number: int, *words: int | None) -> int:

@@ -29,7 +29,8 @@ def ask(folder: str, order: Facts) -> Facts:
                 wire.sendall(line.encode() + b"\n")
                 wire.recv(1 << 12)
             wire.sendall(b"verbose status\n")
-            return {"text": _read(wire), "why": ""}
+            text = _read(wire)
+            return {"text": text, "why": "" if text else f"NCCL's RAS at {host}:{port} said nothing"}
     except (OSError, ValueError) as error:
         return {"text": "", "why": f"NCCL's RAS at {host}:{port}: {error}"}
 
@@ -37,7 +38,10 @@ def ask(folder: str, order: Facts) -> Facts:
 def _read(wire: socket.socket) -> str:
     data = b""
     while len(data) < MOST_BYTES:
-        part = wire.recv(1 << 16)
+        try:
+            part = wire.recv(1 << 16)
+        except socket.timeout:  # before Python 3.10 it is no TimeoutError
+            break
         if not part:
             break
         data += part

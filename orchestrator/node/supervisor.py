@@ -26,6 +26,8 @@ LINGER_S = 5.0
 """What the ranks left behind (uploaders) may go on for so long after a good end."""
 TAIL_S = 2.0
 """What outlives its agent after a stop order gets at most this much of the grace."""
+AGENT_GONE_S = 2.0
+"""A zombie whose other threads are still being ended cannot be waited for yet."""
 HEARTBEAT_S = 5.0
 SIGNALS_KEPT = 10
 
@@ -219,7 +221,7 @@ class Supervisor:
         killed, survivors = ending.kill_until_empty(ending.below(os.getpid()), self.reap)
         self.take_ended_ranks()
         # An agent that hangs in the kernel cannot be waited for; it is among the survivors.
-        if self.agent is not None and self.agent_handle >= 0 and self.agent.poll() is not None:
+        if self.agent is not None and self.agent_handle >= 0 and processes.wait_end(self.agent_handle, AGENT_GONE_S):
             self.agent_ended()
         more, others = ending.kill_until_empty(
             ending.of_run(self.order["run_id"], self.order["node_rank"], self.tree, (os.getpid(),)), self.reap

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CHUNK = 1 << 20
@@ -29,6 +29,9 @@ WORDS = (
 )
 """What the middle of a log must hold to be worth a closer look."""
 
+BEFORE, AFTER = 4 << 10, 64 << 10
+"""So much around such a word is read: the lines that led to it, and a traceback with all of its frames."""
+
 Part = tuple[int, list[str]]
 """The number of the first line, and the lines."""
 
@@ -40,7 +43,7 @@ def read_parts(path: Path) -> Iterator[Part]:
         OSError: it cannot be read.
     """
     size = path.stat().st_size
-    number, done = 1, 0
+    number, done, until = 1, 0, 0
     held = b""
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -50,12 +53,43 @@ def read_parts(path: Path) -> Iterator[Part]:
                 held = (held + chunk)[:LONGEST]
                 continue
             data, held = held + whole, rest
-            lines = data.count(b"\n") + 1
-            if size <= WHOLE or at < HEAD or done > size - TAIL or any(word in data for word in WORDS):
+            if size <= WHOLE or at < HEAD or done > size - TAIL:
                 yield number, [_clean(line) for line in data.split(b"\n")]
-            number += lines
+            else:
+                windows, until = _find_windows(data, until)
+                yield from _cut_out(data, windows, number)
+            number += data.count(b"\n") + 1
     if held:
         yield number, [_clean(held)]
+
+
+def _find_windows(data: bytes, until: int) -> tuple[list[tuple[int, int]], int]:
+    """Find what is worth a look in a part of the middle, and how much of the next part still is."""
+    places = sorted(place for word in WORDS for place in _find_all(data, word))
+    windows = [(0, until)] if until > 0 else []
+    for place in places:
+        start, end = max(0, place - BEFORE), place + AFTER
+        if windows and start <= windows[-1][1]:
+            windows[-1] = (windows[-1][0], max(end, windows[-1][1]))
+        else:
+            windows.append((start, end))
+    return windows, max(0, windows[-1][1] - len(data)) if windows else 0
+
+
+def _find_all(data: bytes, word: bytes) -> Iterator[int]:
+    place = data.find(word)
+    while place >= 0:
+        yield place
+        place = data.find(word, place + AFTER // 2)
+
+
+def _cut_out(data: bytes, windows: Sequence[tuple[int, int]], number: int) -> Iterator[Part]:
+    """Give the whole lines of each window."""
+    for window_start, window_end in windows:
+        start = data.rfind(b"\n", 0, window_start) + 1
+        end = data.find(b"\n", window_end)
+        lines = data[start : end if end >= 0 else len(data)].split(b"\n")
+        yield number + data.count(b"\n", 0, start), [_clean(line) for line in lines]
 
 
 def _clean(line: bytes) -> str:

@@ -18,6 +18,14 @@ TAIL = 2048
 MOST_RANKS = 64
 """Ranks step together: the first of them tell enough."""
 _ENDS = re.compile(rb"[\r\n]")
+_OWN_LOG = re.compile(rb"\[[EWIF]\d{4} [\d:.]+ \w+\.cpp:\d+\]|\bNCCL (?:INFO|WARN|TRACE)\b")
+"""What torch's and NCCL's own machinery logs: it speaks when it is asked for a dump, and while all ranks wait."""
+
+
+def is_own_log(data: bytes) -> bool:
+    """Tell whether a library's machinery wrote all of these lines, which is no sign of progress."""
+    lines = [line for line in data[-TAIL:].splitlines() if line.strip()]
+    return bool(lines) and all(_OWN_LOG.search(line) for line in lines)
 
 
 class Pulse:
@@ -31,7 +39,7 @@ class Pulse:
 
     def show(self, node_rank: int, rank: int | None, stream: str, data: bytes) -> None:
         """Note that something came, and pass it on."""
-        if rank is not None:
+        if rank is not None and (stream == "out" or not is_own_log(data)):
             with self._lock:
                 self._last = time.monotonic()
                 if rank < MOST_RANKS:

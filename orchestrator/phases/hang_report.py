@@ -135,7 +135,9 @@ def name_evidence(report: Report) -> None:
     told = [report.folder / "report.txt"]
     for rank in report.odd.ranks[:MOST_FILES]:
         told += [report.folder / "stacks" / f"rank_{rank:04d}.txt", *report.folder.glob(f"flight/rank_{rank:04d}.*")]
-    files = tuple(Evidence(file=str(path.relative_to(report.paths.root))) for path in told)
+    # Of a rank that has ended there is none; the report itself comes last.
+    there = [path for path in told if path.name == "report.txt" or path.exists()]
+    files = tuple(Evidence(file=str(path.relative_to(report.paths.root))) for path in there)
     report.odd = replace(report.odd, evidence=files)
 
 

@@ -192,3 +192,20 @@ def test_a_collectors_mark_before_every_line_is_looked_through(
         (tmp_path / f"{name}.log").write_text("\n".join(stamp + line for line in lines) + "\n")
     verdict = why(tmp_path, capsys)
     assert (verdict["family"], verdict["first_failure"]["rank"], verdict["first_failure"]["node"]) == ("HANG", 2, "b")
+
+
+def test_of_the_middle_of_a_large_log_every_traceback_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("CHUNK", 1000), ("HEAD", 0), ("TAIL", 0), ("WHOLE", 0), ("BEFORE", 50), ("AFTER", 400)):
+        monkeypatch.setattr(foreign_lines, name, size)
+    trace = ["Traceback (most recent call last):", '  File "/w/a.py", line 3, in f', "    x", "KeyError: 'a'"]
+    for shift in range(0, 1100, 37):
+        lines = ["a" * 20] * 30 + ["b" * shift] + trace + ["c" * 20] * 200
+        file = tmp_path / "a.log"
+        file.write_text("\n".join(lines) + "\n")
+        parts = list(read_parts(file))
+        given = {first + number: line for first, part in parts for number, line in enumerate(part)}
+        assert [given.get(32 + number) for number in range(4)] == trace, shift
+        assert all(lines[number - 1] == line for number, line in given.items())
+        assert len(given) < 100

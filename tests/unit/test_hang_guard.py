@@ -22,7 +22,7 @@ from orchestrator.diagnosis.hang_watch import HangWatch
 from orchestrator.node import clock
 from orchestrator.phases import hang, hang_report
 from orchestrator.phases.hang import HangGuard, fold_hangs, recall
-from orchestrator.phases.hang_pulse import Pulse
+from orchestrator.phases.hang_pulse import Pulse, is_own_log
 from orchestrator.phases.reader import NodeReader
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.settings import Settings
@@ -243,6 +243,33 @@ def test_whoever_takes_over_does_not_tell_a_hang_again(tmp_path: Path) -> None:
     assert known.stepped
     assert known.running_since is not None
     assert 399 < known.silent_since - known.running_since < 401
+
+
+DUMPS = (
+    b"[rank0]:[E1128 13:56:37.440146631 ProcessGroupNCCL.cpp:1628] [PG ID 0 Rank 0] ProcessGroupNCCL preparing to dump"
+    b" debug info. Include stack trace: 1\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "own"),
+    [
+        (DUMPS, True),
+        (DUMPS + DUMPS, True),
+        (b"node1:4487:4500 [0] NCCL INFO comm 0x1 rank 0 nranks 2\n", True),
+        (b"[W1127 22:50:11.861362727 socket.cpp:207] [c10d] The hostname cannot be retrieved. err=-3\n", True),
+        (DUMPS + b"loss 0.3\n", False),
+        (b"W1127 22:50:24.585000 6864 torch/_dynamo/convert_frame.py:753] recompiling\n", False),
+        (b"", False),
+    ],
+)
+def test_what_the_machinery_logs_is_no_progress(data: bytes, own: bool) -> None:  # noqa: FBT001
+    assert is_own_log(data) is own
+    told: list[float] = []
+    pulse = Pulse(lambda *_: None)
+    pulse.show(0, 0, "err", data or b"x")
+    pulse.tell(cast("HangWatch", SimpleNamespace(note_output=told.append, note_step=told.append)))
+    assert bool(told) is not own
 
 
 def test_the_pulse_reads_whole_lines_alone() -> None:

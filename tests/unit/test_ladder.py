@@ -303,3 +303,15 @@ def test_one_that_came_when_the_others_had_given_up_is_why_they_did() -> None:
     waiting = [rank(0, WAITED, at=20.0), rank(1, WAITED, at=20.5), rank(3, WAITED, at=20.1)]
     assert told(judge(case(*waiting, rank(2, CLOSED, at=60.0)))) == ("HANG", 2, "lateness")
     assert judge(case(*waiting, rank(2, CLOSED, at=21.0))).rank is None
+
+
+def test_a_watchdog_that_saw_its_peer_end_did_not_wait_in_vain() -> None:
+    said = (
+        "[E1128 13:07:35.58 ProcessGroupNCCL.cpp:612] [Rank 0] Collective WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=4, "
+        "NumelOut=4, Timeout(ms)=15000) raised the following async exception: NCCL error: remote process exited or there "
+        "was a network error, NCCL version 2.28.9\n" + PROGRESS.format(0).splitlines()[1]
+    )
+    aborted = replace(rank(0, code=None, signal=6, at=70.0), hits=scan_text(said))
+    assert told(judge(case(aborted, rank(2, code=0, at=9.0)))) == ("EARLY_EXIT", 2, "absence")
+    assert told(judge(case(aborted, stopped(2))))[0] == "UNKNOWN"
+    assert told(judge(case(aborted, rank(2, code=None, signal=9, at=9.0)))) == ("KILLED", 2, "exit")

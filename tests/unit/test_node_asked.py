@@ -60,24 +60,35 @@ def test_one_that_hangs_holds_up_no_other_and_is_ended(tmp_path: Path, monkeypat
     assert left is None or left.state == "Z"
 
 
-def test_who_hears_of_a_failure_will_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def waits(questions: Questions) -> bool:
+    return questions.waiting
+
+
+@pytest.mark.parametrize("changed", [{"ev": "rank"}, {"code": 0}, {"after_stop": True}, {"code": None}])
+def test_what_is_no_failure_is_not_asked_about(tmp_path: Path, changed: dict[str, Any]) -> None:
+    questions = Questions(str(tmp_path))
+    questions.note({**FAILED, **changed})
+    assert not waits(questions)
+
+
+def test_who_hears_of_a_failure_will_ask_once(tmp_path: Path) -> None:
     # A node of one rank is over 0.3 s after that has failed; over a slow link the question comes later than that.
     questions = Questions(str(tmp_path))
-    for event in ({"ev": "rank"}, {**FAILED, "code": 0}, {**FAILED, "after_stop": True}, {**FAILED, "code": None}):
-        questions.note(event)
-        assert not questions.waiting
     questions.note(FAILED)
-    assert questions.waiting
+    assert waits(questions)
     questions.take({"op": "evidence", "id": "1"})
     wait_answers(questions, 1)
-    assert not questions.waiting
+    assert not waits(questions)
     questions.note({"ev": "agent_exit", "code": None, "signal": signal.SIGKILL})
-    assert not questions.waiting, "it has been asked"
+    assert not waits(questions)
+
+
+def test_a_question_that_never_comes_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asked, "EXPECTED_S", 0.05)
-    late = Questions(str(tmp_path))
-    late.note(FAILED)
+    questions = Questions(str(tmp_path))
+    questions.note(FAILED)
     end = time.monotonic() + 10
-    while late.waiting:
+    while waits(questions):
         assert time.monotonic() < end
         time.sleep(0.005)
 

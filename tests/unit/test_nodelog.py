@@ -271,3 +271,9 @@ def test_a_rank_that_its_agent_did_not_stop_was_told_to_end_by_somebody() -> Non
     root = BLOCK.replace("exitcode  : -9 (pid: 4412)  (SIGKILL)", "exitcode  : -15 (pid: 4412)  (SIGTERM)")
     judgement = judge(case(read(STOPPING, root)))
     assert (judgement.family, judgement.rank, judgement.cause) == ("KILLED", 3, "killed by SIGTERM")
+
+
+def test_an_exception_that_was_followed_by_much_else_was_survived() -> None:
+    raised = "\n".join((*TRACEBACK, "KeyError: 'a'"))
+    assert last_words(raised + "\nstep 1" * 100).utterances
+    assert not last_words(raised + "\nstep 1" * 1000).utterances

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -61,3 +62,19 @@ def test_a_child_with_nonsense_for_a_rank_is_no_rank() -> None:
 )
 def test_commands_are_shown_and_saved_without_what_may_be_a_secret(words: list[str], shown: str) -> None:
     assert processes.hide_secrets(words) == shown
+
+
+def test_an_end_is_the_end_of_all_threads() -> None:
+    # The leader is a zombie in /proc as soon as it has ended, and cannot be waited for before the others have.
+    code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(1.0,)).start(); ctypes.CDLL(None).syscall(60, 0)"
+    started = subprocess.Popen([sys.executable, "-c", code])
+    handle = processes.open_handle(started.pid)
+    end = time.monotonic() + 10
+    while (found := processes.read_process(started.pid)) is not None and found.state != "Z":
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    assert started.poll() is None
+    assert not processes.wait_end(handle, 0.0)
+    assert processes.wait_end(handle, 10.0)
+    assert started.poll() == 0
+    os.close(handle)

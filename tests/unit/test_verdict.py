@@ -218,3 +218,15 @@ def test_a_rank_that_never_complained_is_told_with_what_it_did_when_it_was_stopp
     assert first.traceback == "/w/data.py:31 in fetch_block"
     assert first.exit_code is None
     assert first.signal is None
+
+
+def test_an_agent_whose_end_was_missed_and_that_we_had_stopped_is_not_stopped_from_outside() -> None:
+    story = Story(1, 2)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=1)
+    story.rank_ends(1, at=5.2, code=1)
+    story.rank_ends(2, at=5.4, code=None, signal=15, after_stop=True)
+    story.tell("final", 1, 8.0, state="stopped", reason="failure", killed=1, survivors=[])
+    told = "W1128 torch/distributed/elastic/agent/server/api.py:739] Received 15 death signal, shutting down workers\n"
+    verdict = story.verdict(err={0: WAITED, 1: WAITED}, agents={0: told, 1: told})
+    assert (verdict.family, verdict.first_failure.rank if verdict.first_failure else None) == ("HANG", 2)

@@ -146,9 +146,11 @@ for update in range(6):
     log_row(update)
     dist.all_reduce(torch.ones(16, 16))
 """,
+    settings={"rank_hook": True},
     family=("HANG",),
     rank=2,
     node_rank=1,
+    where="in flush_rows",
     word="rank 2|wait|never|hang|hung",
     long=True,
 )
@@ -162,7 +164,7 @@ NEVER_JOINS = Live(
     + """
 if RANK == 2:
     time.sleep(120)
-join(6)
+join(together=6)
 """,
     family=("HANG", "RDZV"),
     rank=2,
@@ -254,6 +256,7 @@ print("wrapped", flush=True)
     family=("MISMATCH", "CODE"),
     rank=1,
     node_rank=1,
+    where="job.py",
     word="param|shape|size|model",
     long=True,
 )

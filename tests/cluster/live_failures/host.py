@@ -189,6 +189,7 @@ work_on()
     rank=3,
     node_rank=1,
     code=1,
+    where="in keep",
     word="no space|disk",
     says="No space left on device",
 )

@@ -45,6 +45,7 @@ work_on()
     rank=2,
     node_rank=1,
     code=1,
+    where="in cut",
     word="OddWindow: window of 11 tokens on stream 2",
     says="OddWindow: window of 11 tokens on stream 2",
 )
@@ -179,6 +180,7 @@ work_on()
     ranks=(1, 2),
     node_rank=1,
     code=1,
+    where="in resume",
     word=r"model_000400\.pt",
     says="model_000400.pt",
 )

@@ -128,6 +128,7 @@ work_on()
     ranks=(1, 2),
     node_rank=1,
     code=1,
+    where="in load_mixer",
     word="ropemix",
     says="ropemix",
 )

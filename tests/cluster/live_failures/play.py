@@ -80,6 +80,8 @@ def check_verdict(stage: Stage, done: Completed) -> None:
     assert re.search(row.word, verdict["cause"], re.IGNORECASE), said
     assert verdict["rule"], said
     assert verdict["confidence"] in ("certain", "likely", "unknown"), said
+    if row.where:
+        assert row.where in first["traceback"], said
     if row.together:
         # Some may have been stopped before they came to it.
         ended = {event["rank"] for event in stage.scene.events("rank_exit") if event["code"]}

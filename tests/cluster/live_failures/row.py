@@ -40,6 +40,8 @@ class Live:
     """False: the evidence does not decide it, so the verdict must not be certain."""
     says: str = ""
     """What a line has to hold that the verdict gives as evidence by its number."""
+    where: str = ""
+    """What the place in the code has to hold that the verdict names."""
     state: str = "failed"
     exit_code: int = 1
     layout: tuple[int, ...] = (1, 1)

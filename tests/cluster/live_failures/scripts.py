@@ -27,9 +27,11 @@ RANK = int(os.environ["RANK"])
 WORLD = int(os.environ["WORLD_SIZE"])
 OUT = os.environ["AORTA_OUTPUT_DIR"]
 
-def join(seconds=8, backend="gloo"):
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
+def join(seconds=8, backend="gloo", together=60):
+    # On a busy machine ranks may come to the group far apart.
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=together))
     dist.barrier()
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=seconds))
     print("ready", flush=True)
 
 def wait_for_go():
@@ -37,4 +39,4 @@ def wait_for_go():
         time.sleep(0.02)
 
 """
-"""Ranks of a process group, with a time-out of a few seconds."""
+"""Ranks of a process group whose collectives have a time-out of a few seconds."""
