@@ -20,7 +20,7 @@ from orchestrator.values import Exit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.diagnosis.stacks_node import NodeLook
+    from orchestrator.diagnosis.hang.stacks_node import NodeLook
     from orchestrator.settings import Settings
 
 

@@ -8,18 +8,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.diagnosis.foreign_verdict import build_foreign_verdict
-from orchestrator.diagnosis.ladder import judge
+from orchestrator.diagnosis.ladder.judge import judge
+from orchestrator.diagnosis.logs.verdict import build_foreign_verdict
 from orchestrator.errors import UsageError
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.verdict_text import render_verdict, verdict_document
 from orchestrator.output.why_text import render_why, why_document
 from orchestrator.output.wording import shorten_path
 from orchestrator.phases import control
-from orchestrator.phases.foreign import read_jobs
-from orchestrator.phases.foreign_ours import is_experiment
+from orchestrator.phases.foreign.ours import is_experiment
+from orchestrator.phases.foreign.read import read_jobs
+from orchestrator.phases.foreign.replay import replay_verdict
 from orchestrator.phases.known_runs import KnownRun, choose_run, read_known_runs
-from orchestrator.phases.replay import replay_verdict
 from orchestrator.phases.saved_run import SavedRun, read_saved_run
 from orchestrator.values import Exit, Node, Verdict
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.diagnosis.cause import Cause, Family, Hit
 from orchestrator.diagnosis.causes import CAUSES
-from orchestrator.diagnosis.scan import scan_text, title_of
+from orchestrator.diagnosis.logs.scan import scan_text, title_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "failures.md"
 EXCERPTS = Path(__file__).parent / "data" / "causes"

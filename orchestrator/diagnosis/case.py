@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.diagnosis.cause import Family, Hit
-from orchestrator.diagnosis.tracebacks import Failure
+from orchestrator.diagnosis.logs.tracebacks import Failure
 from orchestrator.values import Evidence
 
 Confidence = Literal["certain", "likely", "unknown"]

@@ -9,11 +9,11 @@ from orchestrator.diagnosis.case import Judgement, RankStory
 from orchestrator.diagnosis.events import AgentExit
 from orchestrator.diagnosis.exits import signal_name
 from orchestrator.diagnosis.history import History
-from orchestrator.diagnosis.ladder import judge
+from orchestrator.diagnosis.ladder.judge import judge
 from orchestrator.diagnosis.last_look import find_telling
 from orchestrator.diagnosis.live import Texts, build_case
+from orchestrator.diagnosis.logs.tracebacks import parse_failure
 from orchestrator.diagnosis.odd_code import find_odd_code
-from orchestrator.diagnosis.tracebacks import parse_failure
 from orchestrator.values import Evidence, FirstFailure, RankExit
 
 DISK_FULL = "the disk is full that takes its output (~/.aorta)"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from orchestrator.diagnosis.hang.stacks import parse_stack
+from orchestrator.diagnosis.hang.words import Telling, tell
 from orchestrator.diagnosis.live import Texts
-from orchestrator.diagnosis.stacks import parse_stack
-from orchestrator.diagnosis.stacks_words import Telling, tell
 
 
 def find_telling(texts: Texts, rank: int, node_rank: int) -> Telling | None:

@@ -9,9 +9,9 @@ from typing import Any
 from orchestrator.diagnosis.case import Case, NodeStory, Odd, RankStory
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.history import History
-from orchestrator.diagnosis.nodelog import last_words
-from orchestrator.diagnosis.scan import scan_text
-from orchestrator.diagnosis.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
+from orchestrator.diagnosis.logs.nodelog import last_words
+from orchestrator.diagnosis.logs.scan import scan_text
+from orchestrator.diagnosis.logs.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
 from orchestrator.values import Evidence, NodePlan, RankExit
 
 WINDOW_S = 5.0

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from orchestrator.diagnosis.stacks_node import NodeLook, RankLook, list_looks, list_stacks
-from orchestrator.diagnosis.stacks_words import WAITING, Group, fold_stacks, shorten_files
+from orchestrator.diagnosis.hang.stacks_node import NodeLook, RankLook, list_looks, list_stacks
+from orchestrator.diagnosis.hang.words import WAITING, Group, fold_stacks, shorten_files
 from orchestrator.output.wording import count, strip_controls
 
 MOST_FRAMES = 8

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
-from orchestrator.diagnosis.tracebacks import address_in_use
+from orchestrator.diagnosis.logs.tracebacks import address_in_use
 from orchestrator.node import clock
 from orchestrator.phases.follow import Desk, Followed, follow
 from orchestrator.phases.reader import NodeReader

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.output.console import Talk
     from orchestrator.output.events import EventLog
     from orchestrator.phases.controller import Controller
-    from orchestrator.phases.hang import HangGuard
+    from orchestrator.phases.hang.guard import HangGuard
     from orchestrator.phases.logstore import Show
     from orchestrator.plan.paths import ExperimentPaths
     from orchestrator.values import Plan, Verdict

@@ -26,7 +26,7 @@ from orchestrator.phases.finish import finish
 from orchestrator.phases.follow import Desk
 from orchestrator.phases.git import read_git
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
-from orchestrator.phases.hang import HangGuard
+from orchestrator.phases.hang.guard import HangGuard
 from orchestrator.phases.preflight import prove_addresses
 from orchestrator.phases.push import push_code
 from orchestrator.phases.record import Record, begin_experiment, told_as_full_disk, write_json

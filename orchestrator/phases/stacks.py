@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.diagnosis.stacks_node import NodeLook, build_node_look, list_looks, render_look
+from orchestrator.diagnosis.hang.stacks_node import NodeLook, build_node_look, list_looks, render_look
 from orchestrator.errors import UsageError
 from orchestrator.phases.connect import close_links, connect_each
 from orchestrator.phases.control import ask_controller

@@ -20,7 +20,7 @@ from orchestrator.phases.connect import connect_each
 from orchestrator.phases.controller import Controller
 from orchestrator.phases.finish import bring_home, finish
 from orchestrator.phases.follow import Desk, event_key, follow, note_event
-from orchestrator.phases.hang import HangGuard
+from orchestrator.phases.hang.guard import HangGuard
 from orchestrator.phases.known_runs import reach_settings
 from orchestrator.phases.loggaps import cut_gaps, read_gaps
 from orchestrator.phases.logview import list_files

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from cluster import wait_for
 
-from orchestrator.diagnosis.flight import parse_dump
-from orchestrator.diagnosis.stacks import parse_stack
+from orchestrator.diagnosis.hang.flight import parse_dump
+from orchestrator.diagnosis.hang.stacks import parse_stack
 from orchestrator.node import armed, clock, flight, processes, pyspy, rank_hook, runfolder, stacks
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

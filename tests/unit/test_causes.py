@@ -12,7 +12,7 @@ from failures_page import EXCERPTS, FAMILIES, PAGE, WRITES, build_heading, build
 
 from orchestrator.diagnosis.cause import Cause
 from orchestrator.diagnosis.causes import CAUSES
-from orchestrator.diagnosis.scan import LONGEST, scan_text, title_of
+from orchestrator.diagnosis.logs.scan import LONGEST, scan_text, title_of
 
 SPOKEN = [cause for cause in CAUSES if cause.patterns or cause.signals or cause.codes]
 SILENT = [cause for cause in CAUSES if cause not in SPOKEN]
@@ -145,7 +145,7 @@ def test_an_entry_of_a_signal_has_its_name() -> None:
 
 
 def test_whatever_a_rule_names_has_an_entry() -> None:
-    sources = (path.read_text() for path in DIAGNOSIS.glob("*.py"))
+    sources = (path.read_text() for path in DIAGNOSIS.rglob("*.py"))
     named = {found for text in sources for found in re.findall(r'cause_id=(?:f?)"([a-z_]+\.[a-z_0-9]+)"', text)}
     assert len(named) >= 10
     assert named <= {cause.id for cause in CAUSES}

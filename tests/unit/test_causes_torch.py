@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from failures_page import RANKS
 
-from orchestrator.diagnosis.scan import scan_text
+from orchestrator.diagnosis.logs.scan import scan_text
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch

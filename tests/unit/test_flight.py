@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.diagnosis.flight import Dump, parse_dump
-from orchestrator.diagnosis.flight_parting import find_common, find_parting
+from orchestrator.diagnosis.hang.flight import Dump, parse_dump
+from orchestrator.diagnosis.hang.parting import find_common, find_parting
 
 DATA = Path(__file__).parents[1] / "data" / "flight"
 

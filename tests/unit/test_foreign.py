@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main as cli
-from orchestrator.diagnosis.ladder import judge
-from orchestrator.phases import foreign_lines
-from orchestrator.phases.foreign import read_jobs
-from orchestrator.phases.foreign_lines import read_parts
+from orchestrator.diagnosis.ladder.judge import judge
+from orchestrator.phases.foreign import lines as foreign_lines
+from orchestrator.phases.foreign.lines import read_parts
+from orchestrator.phases.foreign.read import read_jobs
 
 FAILURES = Path(__file__).parent.parent / "data" / "failures"
 ORDINARY = b"[rank1] step 120 loss=0.53 lr=0.0003 tokens/s=123456 grad_norm=0.33 mem=12.3GiB\n"

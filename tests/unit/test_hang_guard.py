@@ -15,14 +15,15 @@ from typing import Any, cast
 import pytest
 from runs import build_plan
 
-from orchestrator.diagnosis import hang_watch
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
-from orchestrator.diagnosis.hang_watch import HangWatch
+from orchestrator.diagnosis.hang import watch as hang_watch
+from orchestrator.diagnosis.hang.watch import HangWatch
 from orchestrator.node import clock
-from orchestrator.phases import hang, hang_report
-from orchestrator.phases.hang import HangGuard, fold_hangs, recall
-from orchestrator.phases.hang_pulse import Pulse, is_own_log
+from orchestrator.phases.hang import guard as guard_module
+from orchestrator.phases.hang import report
+from orchestrator.phases.hang.guard import HangGuard, fold_hangs, recall
+from orchestrator.phases.hang.pulse import Pulse, is_own_log
 from orchestrator.phases.reader import NodeReader
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.settings import Settings
@@ -119,11 +120,11 @@ def build_guard(tmp_path: Path, action: str) -> tuple[HangGuard, FakeRecord]:
 
 @pytest.fixture
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hang, "TICK_S", 0.01)
+    monkeypatch.setattr(guard_module, "TICK_S", 0.01)
     monkeypatch.setattr(hang_watch, "BETWEEN_S", 0.0)
     monkeypatch.setattr(hang_watch, "ECHO_S", 0.1)
     monkeypatch.setattr(hang_watch, "SETTLE_S", 0.1)
-    monkeypatch.setattr(hang_report, "REST_S", 0.5)
+    monkeypatch.setattr(report, "REST_S", 0.5)
 
 
 @pytest.mark.usefixtures("_hurry")
@@ -193,8 +194,8 @@ def test_before_a_stop_everything_is_saved(tmp_path: Path) -> None:
 def test_who_works_or_does_not_answer_is_left_alone(
     tmp_path: Path, known: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hang, "ANSWER_S", 0.1)
-    monkeypatch.setattr(hang, "WINDOW_S", 0.1)
+    monkeypatch.setattr(guard_module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(guard_module, "WINDOW_S", 0.1)
     guard, _ = build_guard(tmp_path, "warn")
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     readers = build_readers(**known)

@@ -9,9 +9,9 @@ from test_flight import call, dump_of
 from test_stacks import frames_of
 
 from orchestrator.diagnosis.case import Odd
-from orchestrator.diagnosis.flight import parse_dump
-from orchestrator.diagnosis.hang import find_odd, name_ranks, with_ended
-from orchestrator.diagnosis.stacks import Stack, parse_stack
+from orchestrator.diagnosis.hang.flight import parse_dump
+from orchestrator.diagnosis.hang.odd import find_odd, name_ranks, with_ended
+from orchestrator.diagnosis.hang.stacks import Stack, parse_stack
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from test_stacks import frames_of
 
-from orchestrator.diagnosis.hang import find_odd
-from orchestrator.diagnosis.hang_ras import parse_ras
-from orchestrator.diagnosis.stacks import Stack
+from orchestrator.diagnosis.hang.odd import find_odd
+from orchestrator.diagnosis.hang.ras import parse_ras
+from orchestrator.diagnosis.hang.stacks import Stack
 
 TWO = """\
 Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from clocks import Clock
 
-from orchestrator.diagnosis.hang_activity import Activity, fold_activity
-from orchestrator.diagnosis.hang_watch import Action, HangRules, HangWatch, TakenOver
+from orchestrator.diagnosis.hang.activity import Activity, fold_activity
+from orchestrator.diagnosis.hang.watch import Action, HangRules, HangWatch, TakenOver
 
 IDLE = Activity(idle=(0, 1))
 BUSY = Activity(busy=(0,), idle=(1,))

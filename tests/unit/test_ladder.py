@@ -10,9 +10,9 @@ import pytest
 
 from orchestrator.diagnosis.case import Case, Judgement, NodeStory, Odd, RankStory
 from orchestrator.diagnosis.cause import Cause, Hit
-from orchestrator.diagnosis.ladder import judge
-from orchestrator.diagnosis.scan import scan_text
-from orchestrator.diagnosis.tracebacks import Failure
+from orchestrator.diagnosis.ladder.judge import judge
+from orchestrator.diagnosis.logs.scan import scan_text
+from orchestrator.diagnosis.logs.tracebacks import Failure
 
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711. This is"
 WAITED = (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ranks_alone import STUCK, RankRoom, wait_for
 
-from orchestrator.diagnosis.stacks import parse_stack
+from orchestrator.diagnosis.hang.stacks import parse_stack
 from orchestrator.node import armed, processes, pyspy, stacks
 from orchestrator.node.wire import Wire
 

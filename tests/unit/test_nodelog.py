@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.diagnosis.case import Case
-from orchestrator.diagnosis.ladder import judge
-from orchestrator.diagnosis.logcase import build_log_case, find_layout, natural_key
-from orchestrator.diagnosis.nodelog import AGENT, ANYONE, NodeLog, last_words, read_node_log, split_speaker
+from orchestrator.diagnosis.ladder.judge import judge
+from orchestrator.diagnosis.logs.build import build_log_case, find_layout, natural_key
+from orchestrator.diagnosis.logs.nodelog import AGENT, ANYONE, NodeLog, last_words, read_node_log, split_speaker
 
 TRACEBACK = (
     "Traceback (most recent call last):",

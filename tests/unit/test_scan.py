@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from orchestrator.diagnosis.cause import Cause, Hit
 from orchestrator.diagnosis.causes import CAUSES
-from orchestrator.diagnosis.literals import SHORTEST, find_literals
-from orchestrator.diagnosis.scan import Matcher, fill, remedy_of, scan_line, scan_text, title_of
+from orchestrator.diagnosis.logs.literals import SHORTEST, find_literals
+from orchestrator.diagnosis.logs.scan import Matcher, fill, remedy_of, scan_line, scan_text, title_of
 
 KNOWN = Path(__file__).parent.parent / "data"
 PATTERNS = [(cause.id, pattern) for cause in CAUSES for pattern in cause.patterns]

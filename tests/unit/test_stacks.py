@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.diagnosis.stacks import Frame, Stack, merge_stacks, parse_stack
-from orchestrator.diagnosis.stacks_words import fold_stacks, shorten_files, tell
+from orchestrator.diagnosis.hang.stacks import Frame, Stack, merge_stacks, parse_stack
+from orchestrator.diagnosis.hang.words import fold_stacks, shorten_files, tell
 
 DATA = Path(__file__).parents[1] / "data" / "stacks"
 

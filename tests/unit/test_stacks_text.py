@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.diagnosis.stacks_node import NodeLook, build_node_look, list_stacks, render_look
-from orchestrator.diagnosis.stacks_words import find_moved
+from orchestrator.diagnosis.hang.stacks_node import NodeLook, build_node_look, list_stacks, render_look
+from orchestrator.diagnosis.hang.words import find_moved
 from orchestrator.output.stacks_text import fold_ranks, render_stacks, stacks_document
 from orchestrator.phases.stacks_tool import find_tool, list_lacking
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import Story
 
-from orchestrator.diagnosis.tracebacks import address_in_use, parse_blame, parse_error_file, parse_failure
+from orchestrator.diagnosis.logs.tracebacks import address_in_use, parse_blame, parse_error_file, parse_failure
 
 BOOM = """noise before
 Traceback (most recent call last):

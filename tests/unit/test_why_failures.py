@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.diagnosis.foreign_verdict import build_foreign_verdict
-from orchestrator.diagnosis.ladder import judge
-from orchestrator.diagnosis.logcase import build_log_case
-from orchestrator.diagnosis.nodelog import read_node_log
-from orchestrator.phases.foreign import read_jobs
+from orchestrator.diagnosis.ladder.judge import judge
+from orchestrator.diagnosis.logs.build import build_log_case
+from orchestrator.diagnosis.logs.nodelog import read_node_log
+from orchestrator.diagnosis.logs.verdict import build_foreign_verdict
+from orchestrator.phases.foreign.read import read_jobs
 from orchestrator.values import Verdict
 
 FAILURES = Path(__file__).parent.parent / "data" / "failures"

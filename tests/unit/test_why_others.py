@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.diagnosis.foreign_verdict import build_foreign_verdict
-from orchestrator.diagnosis.ladder import judge
-from orchestrator.phases.foreign import read_jobs
+from orchestrator.diagnosis.ladder.judge import judge
+from orchestrator.diagnosis.logs.verdict import build_foreign_verdict
+from orchestrator.phases.foreign.read import read_jobs
 
 OTHERS = Path(__file__).parent.parent / "data" / "others"
 

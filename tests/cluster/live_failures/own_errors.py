@@ -87,6 +87,7 @@ work_on()
     node_rank=1,
     code=7,
     word="exit code 7|another vocabulary",
+    long=True,
 )
 
 NAN_STOP = Live(

@@ -232,6 +232,7 @@ TIME_LIMIT = Live(
     state="timed out",
     exit_code=124,
     word="time limit",
+    long=True,
 )
 
 PLACES = (

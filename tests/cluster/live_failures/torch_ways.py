@@ -59,6 +59,7 @@ WRONG_INTERFACE = Live(
     code=1,
     word="bond7|interface",
     says="bond7",
+    long=True,
 )
 
 NO_NCCL = Live(

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from orchestrator.diagnosis.case import Judgement, NodeStory, RankStory
 from orchestrator.diagnosis.cause import Family, Hit
-from orchestrator.diagnosis.ladder_facts import KILL, Facts, blame, list_ranks, moment, node_of, show, strength
-from orchestrator.diagnosis.torchrun_words import signal_of
+from orchestrator.diagnosis.ladder.facts import KILL, Facts, blame, list_ranks, moment, node_of, show, strength
+from orchestrator.diagnosis.logs.torchrun_words import signal_of
 from orchestrator.values import Evidence
 
 GPU_FAMILIES: frozenset[Family] = frozenset({"GPU_HW", "GPU_SW", "FABRIC"})

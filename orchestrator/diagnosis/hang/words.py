@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from os.path import commonpath
 from typing import Literal
 
-from orchestrator.diagnosis.stacks import Frame, Stack
+from orchestrator.diagnosis.hang.stacks import Frame, Stack
 
 Kind = Literal["collective", "gpu", "data", "lock", "sleep", "disk", "stopped", "code", "unknown"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.node.progress import parse_step, read_lines
 
 if TYPE_CHECKING:
-    from orchestrator.diagnosis.hang_watch import HangWatch
+    from orchestrator.diagnosis.hang.watch import HangWatch
     from orchestrator.phases.logstore import Show
 
 TAIL = 2048

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.diagnosis.stacks import Stack, clean_wchan, parse_stack
+from orchestrator.diagnosis.hang.stacks import Stack, clean_wchan, parse_stack
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from signal import Signals
 from orchestrator.diagnosis.case import Judgement, RankStory
 from orchestrator.diagnosis.cause import Family, Hit
 from orchestrator.diagnosis.exits import signal_name
-from orchestrator.diagnosis.ladder_facts import (
+from orchestrator.diagnosis.ladder.facts import (
     CRASHES,
     KILL,
     RELATED_S,
@@ -22,9 +22,9 @@ from orchestrator.diagnosis.ladder_facts import (
     strength,
     told,
 )
-from orchestrator.diagnosis.scan import remedy_of
-from orchestrator.diagnosis.speech import is_telling
-from orchestrator.diagnosis.torchrun_words import signal_of
+from orchestrator.diagnosis.logs.scan import remedy_of
+from orchestrator.diagnosis.logs.speech import is_telling
+from orchestrator.diagnosis.logs.torchrun_words import signal_of
 
 SETTINGS: frozenset[Family] = frozenset({"NET", "CONFIG", "ENV", "PORT", "RDZV", "FABRIC", "SSH", "DEPLOY"})
 """What all ranks were given alike: when all fail of it, none of them is to blame."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from orchestrator.diagnosis.case import Case, Judgement, RankStory
 from orchestrator.diagnosis.exits import signal_name
-from orchestrator.diagnosis.nodelog import AGENT, ANYONE, NodeLog
-from orchestrator.diagnosis.torchrun_words import signal_of
+from orchestrator.diagnosis.logs.nodelog import AGENT, ANYONE, NodeLog
+from orchestrator.diagnosis.logs.torchrun_words import signal_of
 from orchestrator.values import Evidence, Exit, FirstFailure, RunState, Verdict
 
 MOST_EVIDENCE = 6

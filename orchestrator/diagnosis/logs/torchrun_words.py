@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.diagnosis.case import Claim
-from orchestrator.diagnosis.speech import EXCEPTION
-from orchestrator.diagnosis.tracebacks import Failure
+from orchestrator.diagnosis.logs.speech import EXCEPTION
+from orchestrator.diagnosis.logs.tracebacks import Failure
 
 _RANK = re.compile(r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _CODE = re.compile(r"^\s*exitcode\s+: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from orchestrator.diagnosis.case import Judgement, NodeStory
 from orchestrator.diagnosis.cause import Family, Hit
-from orchestrator.diagnosis.ladder_agents import best_cause, have
-from orchestrator.diagnosis.ladder_facts import Facts, show
+from orchestrator.diagnosis.ladder.agents import best_cause, have
+from orchestrator.diagnosis.ladder.facts import Facts, show
 
 SURE_CAUSE = 80
 """An agent with a word of this priority says better than its waiting why it waited."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.diagnosis.cause import Hit
-from orchestrator.diagnosis.scan import BLOCK, build_finder
-from orchestrator.diagnosis.speech import PATIENCE, Speech
-from orchestrator.diagnosis.torchrun_words import AGENT_LINE, NATIVE_LINE, AgentWords
+from orchestrator.diagnosis.logs.scan import BLOCK, build_finder
+from orchestrator.diagnosis.logs.speech import PATIENCE, Speech
+from orchestrator.diagnosis.logs.torchrun_words import AGENT_LINE, NATIVE_LINE, AgentWords
 
 Speaker = tuple[Literal["rank", "local", "agent", "anyone"], int]
 ANYONE: Speaker = ("anyone", 0)

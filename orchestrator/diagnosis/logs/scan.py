@@ -9,7 +9,7 @@ from functools import cache
 
 from orchestrator.diagnosis.cause import Cause, Hit
 from orchestrator.diagnosis.causes import CAUSES
-from orchestrator.diagnosis.literals import find_literals
+from orchestrator.diagnosis.logs.literals import find_literals
 
 LONGEST = 4000
 """What stands further right in a line is not looked at: an expression must not meet a megabyte."""

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.diagnosis.events import Event
-from orchestrator.diagnosis.hang_activity import Activity, fold_activity
-from orchestrator.diagnosis.hang_watch import HangRules, HangWatch, TakenOver
-from orchestrator.diagnosis.stacks_node import list_stacks
-from orchestrator.diagnosis.stacks_words import find_moved
+from orchestrator.diagnosis.hang.activity import Activity, fold_activity
+from orchestrator.diagnosis.hang.stacks_node import list_stacks
+from orchestrator.diagnosis.hang.watch import HangRules, HangWatch, TakenOver
+from orchestrator.diagnosis.hang.words import find_moved
 from orchestrator.node import clock
 from orchestrator.node.progress import parse_step, read_lines
 from orchestrator.output.hang_text import render_over
-from orchestrator.phases.hang_pulse import Pulse
-from orchestrator.phases.hang_report import Report, gather, gather_rest
+from orchestrator.phases.hang.pulse import Pulse
+from orchestrator.phases.hang.report import Report, gather, gather_rest
 from orchestrator.phases.stacks import STACKS_S, ask_nodes, look_at_node
 
 if TYPE_CHECKING:

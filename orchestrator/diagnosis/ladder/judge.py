@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from orchestrator.diagnosis.case import Case, Judgement
-from orchestrator.diagnosis.ladder_agents import by_agent_cause, by_lost_node, by_session
-from orchestrator.diagnosis.ladder_facts import Facts
-from orchestrator.diagnosis.ladder_own import by_own_end
-from orchestrator.diagnosis.ladder_progress import by_oddness, by_watchdog
-from orchestrator.diagnosis.ladder_proof import by_kernel, by_naming
-from orchestrator.diagnosis.ladder_setup import by_setup
-from orchestrator.diagnosis.ladder_waits import (
+from orchestrator.diagnosis.ladder.agents import by_agent_cause, by_lost_node, by_session
+from orchestrator.diagnosis.ladder.facts import Facts
+from orchestrator.diagnosis.ladder.own import by_own_end
+from orchestrator.diagnosis.ladder.progress import by_oddness, by_watchdog
+from orchestrator.diagnosis.ladder.proof import by_kernel, by_naming
+from orchestrator.diagnosis.ladder.setup import by_setup
+from orchestrator.diagnosis.ladder.waits import (
     by_absence,
     by_keys,
     by_lateness,

@@ -9,9 +9,9 @@ from typing import Literal
 
 from orchestrator.diagnosis.case import Case, Judgement, NodeStory, RankStory
 from orchestrator.diagnosis.cause import Hit
-from orchestrator.diagnosis.scan import remedy_of, title_of
-from orchestrator.diagnosis.speech import EXCEPTION, is_telling
-from orchestrator.diagnosis.torchrun_words import signal_of
+from orchestrator.diagnosis.logs.scan import remedy_of, title_of
+from orchestrator.diagnosis.logs.speech import EXCEPTION, is_telling
+from orchestrator.diagnosis.logs.torchrun_words import signal_of
 from orchestrator.values import Evidence
 
 KILL, TERM = 9, 15

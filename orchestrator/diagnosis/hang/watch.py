@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.diagnosis.hang_activity import Activity
+from orchestrator.diagnosis.hang.activity import Activity
 
 Action = Literal["warn", "stop", "off"]
 Due = Literal["nothing", "look", "gather", "over"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orchestrator.diagnosis.case import Judgement, RankStory
 from orchestrator.diagnosis.exits import signal_name
-from orchestrator.diagnosis.ladder_facts import STORE, WAITED, Facts, list_ranks, node_of, show
+from orchestrator.diagnosis.ladder.facts import STORE, WAITED, Facts, list_ranks, node_of, show
 from orchestrator.values import Evidence
 
 LEAST_FOR_A_MAJORITY = 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.diagnosis.flight import DEFAULT_GROUP, Dump, Entry
+from orchestrator.diagnosis.hang.flight import DEFAULT_GROUP, Dump, Entry
 
 _UNEVEN = frozenset(
     {"all_to_all", "alltoall", "all_to_all_single", "alltoall_base", "gather", "scatter", "coalesced", "barrier"}

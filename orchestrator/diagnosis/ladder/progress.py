@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from orchestrator.diagnosis.case import Judgement
-from orchestrator.diagnosis.ladder_facts import Facts, list_ranks, node_of, show
+from orchestrator.diagnosis.ladder.facts import Facts, list_ranks, node_of, show
 
 _ODD_REASONS = {
     "stacks": "told by their stacks",

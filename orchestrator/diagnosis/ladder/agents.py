@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from orchestrator.diagnosis.case import Judgement, NodeStory
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.exits import signal_name
-from orchestrator.diagnosis.ladder_facts import KILL, TERM, Facts, list_ranks, show, told
-from orchestrator.diagnosis.speech import is_telling
+from orchestrator.diagnosis.ladder.facts import KILL, TERM, Facts, list_ranks, show, told
+from orchestrator.diagnosis.logs.speech import is_telling
 
 MOST_NAMED = 4
 LEAST_PRINTED = 3

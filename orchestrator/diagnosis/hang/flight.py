@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from orchestrator.diagnosis.stacks import Frame
+from orchestrator.diagnosis.hang.stacks import Frame
 
 DEFAULT_GROUP = "default_pg"
 _BACKEND = re.compile(r"^(?:nccl|gloo|rccl|xccl|mpi|ucc)\s*:\s*_?")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from orchestrator.diagnosis.nodelog import NodeLog, NodeLogReader
-from orchestrator.phases.foreign_lines import read_parts
+from orchestrator.diagnosis.logs.nodelog import NodeLog, NodeLogReader
+from orchestrator.phases.foreign.lines import read_parts
 
 MOST_LABELS = 1024
 LOOKED_AT = 200

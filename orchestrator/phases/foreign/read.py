@@ -9,19 +9,19 @@ from pathlib import Path
 
 from orchestrator.diagnosis.case import Case, Odd
 from orchestrator.diagnosis.cause import Hit
-from orchestrator.diagnosis.flight import Dump, parse_dump
-from orchestrator.diagnosis.hang import find_odd
-from orchestrator.diagnosis.hang_ras import parse_ras
-from orchestrator.diagnosis.logcase import build_log_case, find_layout, natural_key
-from orchestrator.diagnosis.logteller import Beside
-from orchestrator.diagnosis.nodelog import NodeLog, NodeLogReader
-from orchestrator.diagnosis.scan import scan_lines
-from orchestrator.diagnosis.stacks import Stack, merge_stacks, parse_stack
-from orchestrator.diagnosis.tracebacks import Failure, parse_error_file
+from orchestrator.diagnosis.hang.flight import Dump, parse_dump
+from orchestrator.diagnosis.hang.odd import find_odd
+from orchestrator.diagnosis.hang.ras import parse_ras
+from orchestrator.diagnosis.hang.stacks import Stack, merge_stacks, parse_stack
+from orchestrator.diagnosis.logs.build import build_log_case, find_layout, natural_key
+from orchestrator.diagnosis.logs.nodelog import NodeLog, NodeLogReader
+from orchestrator.diagnosis.logs.scan import scan_lines
+from orchestrator.diagnosis.logs.teller import Beside
+from orchestrator.diagnosis.logs.tracebacks import Failure, parse_error_file
 from orchestrator.errors import UsageError
-from orchestrator.phases.foreign_lines import read_parts
-from orchestrator.phases.foreign_logs import read_logs
-from orchestrator.phases.foreign_ours import is_experiment
+from orchestrator.phases.foreign.lines import read_parts
+from orchestrator.phases.foreign.logs import read_logs
+from orchestrator.phases.foreign.ours import is_experiment
 from orchestrator.values import Evidence
 
 LOG_ENDINGS = (".log", ".txt", ".out", ".err")

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.diagnosis.flight import Dump, parse_dump
-from orchestrator.diagnosis.hang import find_odd, with_ended
-from orchestrator.diagnosis.hang_ras import Behind, parse_ras
-from orchestrator.diagnosis.stacks import Stack
-from orchestrator.diagnosis.stacks_node import NodeLook, list_looks, list_stacks
+from orchestrator.diagnosis.hang.flight import Dump, parse_dump
+from orchestrator.diagnosis.hang.odd import find_odd, with_ended
+from orchestrator.diagnosis.hang.ras import Behind, parse_ras
+from orchestrator.diagnosis.hang.stacks import Stack
+from orchestrator.diagnosis.hang.stacks_node import NodeLook, list_looks, list_stacks
 from orchestrator.output.hang_text import render_hang
 from orchestrator.output.stacks_text import render_stacks, stacks_document
 from orchestrator.phases.record import write_json

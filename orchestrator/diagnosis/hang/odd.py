@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Literal
 
 from orchestrator.diagnosis.case import Confidence, Odd
-from orchestrator.diagnosis.flight import Dump, Entry
-from orchestrator.diagnosis.flight_parting import Parting, find_common, find_parting
-from orchestrator.diagnosis.hang_ras import Behind
-from orchestrator.diagnosis.stacks import Frame, Stack, merge_stacks
-from orchestrator.diagnosis.stacks_words import WAITING, Group, Telling, fold_stacks, shorten_files
+from orchestrator.diagnosis.hang.flight import Dump, Entry
+from orchestrator.diagnosis.hang.parting import Parting, find_common, find_parting
+from orchestrator.diagnosis.hang.ras import Behind
+from orchestrator.diagnosis.hang.stacks import Frame, Stack, merge_stacks
+from orchestrator.diagnosis.hang.words import WAITING, Group, Telling, fold_stacks, shorten_files
 
 MOST_NAMED = 4
 ENOUGH = 2

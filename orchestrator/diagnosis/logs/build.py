@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from orchestrator.diagnosis.case import Case
-from orchestrator.diagnosis.logteller import Beside, NodeTeller
-from orchestrator.diagnosis.nodelog import NodeLog
+from orchestrator.diagnosis.logs.nodelog import NodeLog
+from orchestrator.diagnosis.logs.teller import Beside, NodeTeller
 
 
 def build_log_case(logs: Sequence[NodeLog], beside: Beside | None = None) -> Case:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from orchestrator.diagnosis.cause import Hit
-from orchestrator.diagnosis.tracebacks import Failure
+from orchestrator.diagnosis.logs.tracebacks import Failure
 
 MOST_FRAMES = 40
 MOST_HITS = 60

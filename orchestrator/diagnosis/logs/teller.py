@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from orchestrator.diagnosis.case import Claim, NodeStory, Odd, RankStory
 from orchestrator.diagnosis.cause import Hit
-from orchestrator.diagnosis.nodelog import AGENT, ANYONE, NodeLog
-from orchestrator.diagnosis.speech import EXCEPTION, NEAR, PATIENCE, Speech, Utterance
-from orchestrator.diagnosis.torchrun_words import parse_status, signal_of
-from orchestrator.diagnosis.tracebacks import Failure
+from orchestrator.diagnosis.logs.nodelog import AGENT, ANYONE, NodeLog
+from orchestrator.diagnosis.logs.speech import EXCEPTION, NEAR, PATIENCE, Speech, Utterance
+from orchestrator.diagnosis.logs.torchrun_words import parse_status, signal_of
+from orchestrator.diagnosis.logs.tracebacks import Failure
 
 CRASHES = frozenset({4, 6, 7, 8, 11})
 """Signals by which a process ends itself: it may have said why."""

@@ -1,0 +1,1 @@
+"""Notices a run that hangs, and saves the evidence while it still runs."""
