@@ -63,7 +63,7 @@ def explain_hang(history: History, texts: Texts) -> tuple[str, tuple[Evidence, .
         return "", ()
     place = f"rank {word.rank}" + (f" on node {word.node_rank}" if word.node_rank is not None else "")
     said = f"before that it hung: {place}: {word.cause} ({word.reason})"
-    return said, tuple(texts.place(evidence) for evidence in word.evidence)
+    return said, tuple(place_all(word.evidence, texts))
 
 
 def _explain_own(history: History, texts: Texts) -> Explained | None:
@@ -75,7 +75,7 @@ def _explain_own(history: History, texts: Texts) -> Explained | None:
         family="KILLED",
         rule="supervisor",
         confidence="certain",
-        cause=history.stop_detail,
+        cause=history.stop_detail or "the supervisor was killed, and what ran below it",
         cause_id="rule.supervisor_killed",
         node_rank=history.stop_node,
         reason="its supervisor is gone while the node is up",
@@ -155,9 +155,14 @@ def _ending(first: FirstFailure) -> str:
     return f"exit code {first.exit_code}" if first.exit_code is not None else "unknown"
 
 
+def place_all(evidence: Sequence[Evidence], texts: Texts) -> list[Evidence]:
+    """Place what a judge names in the files of the experiment directory, as far as these are there."""
+    return [placed for one in evidence if (placed := texts.place(one)) is not None]
+
+
 def _gather(judgement: Judgement, texts: Texts, rank: int | None, node_rank: int) -> tuple[Evidence, ...]:
     """List the places that show it: those that the judge named, then the files of its rank and node."""
-    named = [texts.place(evidence) for evidence in judgement.evidence]
+    named = place_all(judgement.evidence, texts)
     known = {evidence.file for evidence in named}
     files: Sequence[str] = [file for file in texts.files(rank, node_rank) if file not in known]
     return (*named, *(Evidence(file=file) for file in files))[:MOST_EVIDENCE]

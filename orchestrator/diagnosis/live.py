@@ -30,8 +30,8 @@ class Texts:
     """What a node wrote down of itself when the run broke."""
     files: Callable[[int | None, int], tuple[str, ...]]
     """(rank, node rank) -> the files of the experiment directory that tell of them."""
-    place: Callable[[Evidence], Evidence]
-    """A line of a tail -> the same line of the whole file."""
+    place: Callable[[Evidence], Evidence | None]
+    """A line of a tail -> the same line of the whole file; None where there is no such file."""
 
     def evidence(self, rank: int | None, node_rank: int) -> tuple[Evidence, ...]:
         """List the files that tell of a rank, or of a node."""

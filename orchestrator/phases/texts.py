@@ -52,10 +52,13 @@ def build_texts(plan: Plan, paths: ExperimentPaths, told: Mapping[int, Mapping[s
         found += [paths.node_log(node_rank, plan.nodes[node_rank].node.name), paths.node_evidence(node_rank)]
         return tuple(str(path.relative_to(paths.root)) for path in found if path.exists() and path.stat().st_size > 0)
 
-    def place(evidence: Evidence) -> Evidence:
+    def place(evidence: Evidence) -> Evidence | None:
+        path = paths.root / evidence.file
+        if not path.exists():
+            return None
         if evidence.line is None:
             return evidence
-        skipped = count_lines_before_tail(paths.root / evidence.file)
+        skipped = count_lines_before_tail(path)
         return Evidence(file=evidence.file, line=skipped + evidence.line)
 
     return Texts(
