@@ -103,7 +103,8 @@ def _judge_end(facts: Facts, story: RankStory, word: Word, alike: Sequence[RankS
         return _judge_crash(facts, story, word, aside)
     if word.kind in ("cause", "own", "hint"):
         sure = word.kind == "cause" and (story.exact or len(own_ranks(facts)) == len(alike))
-        reason = f"{list_ranks(ranks)} said it last{aside}"
+        first = f", the first to end{aside}" if facts.case.watched and story.exact else aside
+        reason = f"it stands in the last words of {list_ranks(ranks)}{first}"
         judgement = blame(_rule(word), word.hit, story, reason, ranks, sure=sure)
         return replace(judgement, last_lines=() if word.hit else _last_lines(story))
     return Judgement(
