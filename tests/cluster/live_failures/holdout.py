@@ -179,7 +179,7 @@ work_on()
     rank=2,
     node_rank=2,
     code=1,
-    word="too large",
+    word="large",
     says="File too large",
 )
 
@@ -213,7 +213,7 @@ work_on()
     rank=2,
     node_rank=1,
     code=1,
-    word="refused",
+    word="refused|reach",
     says="Connection refused",
 )
 
