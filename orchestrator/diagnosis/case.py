@@ -29,6 +29,8 @@ class RankStory:
     """The time is our own record; otherwise it is torchrun's, to the second, when the agent noticed."""
     stopped: bool = False
     """It was told to end by us or by its agent before it ended: how it ended tells nothing."""
+    late: bool = False
+    """It ended by itself, but only after we had told everyone to end: it may have broken before, or because of that."""
     runs: bool = False
     """It had not ended when this was written down."""
     failure: Failure | None = None

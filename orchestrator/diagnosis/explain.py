@@ -45,7 +45,10 @@ def explain(history: History, texts: Texts) -> Explained:
         story = min(alike, key=lambda story: story.time or 0.0)
         first = replace(_build_first(story, history.exits.get(story.rank), history), rank=None, local_rank=None)
         return Explained(judgement, first, _gather(judgement, texts, story.rank, story.node_rank))
-    first = _build_first(story, history.exits.get(story.rank), history)
+    exit_ = history.exits.get(story.rank)
+    first = _build_first(story, exit_, history)
+    if exit_ is not None and exit_.disk_full and first.error == DISK_FULL:
+        judgement = replace(judgement, family="DISK", cause=DISK_FULL, cause_id="disk.enospc", confidence="likely")
     telling = find_telling(texts, story.rank, story.node_rank) if story.stopped else None
     if telling is not None:
         judgement = replace(judgement, reason=f"{judgement.reason}; it was in {telling.phrase} when it was stopped")
@@ -131,7 +134,8 @@ def _build_agent(exit_: AgentExit, history: History, texts: Texts) -> FirstFailu
 def _build_first(story: RankStory, exit_: RankExit | None, history: History) -> FirstFailure:
     failure = story.failure if story.signal is None or (story.failure and story.failure.frames) else None
     error = failure.error if failure and (not story.stopped or failure.frames) else ""
-    if exit_ is not None and exit_.disk_full and not error:
+    if exit_ is not None and exit_.disk_full and not (failure and failure.frames):
+        # What it wrote last is not what it wanted to say last.
         error = DISK_FULL
     # One that was stopped with the others did not end by itself: how it ended tells nothing.
     ended = not story.stopped

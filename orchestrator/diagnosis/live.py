@@ -14,6 +14,8 @@ from orchestrator.diagnosis.logs.scan import scan_text
 from orchestrator.diagnosis.logs.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
 from orchestrator.values import Evidence, NodePlan, RankExit
 
+SHELL_SIGNALS = 128
+"""From here on an exit code tells of a signal: 143 is what a handler of TERM gives."""
 WINDOW_S = 5.0
 """A consequence can be told sooner than its cause: the cause's interpreter is still closing down."""
 
@@ -98,6 +100,7 @@ def _build_rank(history: History, texts: Texts, node: NodePlan, rank: int) -> Ra
         time=exit_.time,
         exact=True,
         stopped=_was_stopped(exit_, history),
+        late=exit_.after_stop,
         # A rank that was killed did not say why: its last line is about something else.
         failure=failure if exit_.signal is None or (failure and failure.frames) else None,
         hits=hits,
@@ -111,7 +114,7 @@ def _was_stopped(exit_: RankExit, history: History) -> bool:
         return False
     # An exception that was under way when the first rank's end made us stop everyone.
     in_time = exit_.time <= (history.stop_time or 0.0) + WINDOW_S
-    return not (in_time and exit_.code)
+    return not (in_time and exit_.code and exit_.code < SHELL_SIGNALS)
 
 
 def read_words(texts: Texts, rank: int) -> tuple[Failure | None, str, tuple[Hit, ...]]:

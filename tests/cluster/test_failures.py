@@ -97,7 +97,7 @@ def test_the_ranks_own_end_is_told(nodes3: Cluster, tmp_path: Path) -> None:
         verdict = json.loads((root / "run.json").read_text())["verdict"]
         first = verdict["first_failure"]
         assert (first["rank"], first["node_rank"], first["exit_code"], first["signal"]) == (1, 1, code, signal)
-        assert cause in verdict["cause"]
+        assert cause in f"{verdict['cause']} {first['error']}"
         assert verdict["stopped"] == [0]
     scene.wait_empty(10)
 

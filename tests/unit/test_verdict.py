@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import Story
@@ -230,3 +231,45 @@ def test_an_agent_whose_end_was_missed_and_that_we_had_stopped_is_not_stopped_fr
     told = "W1128 torch/distributed/elastic/agent/server/api.py:739] Received 15 death signal, shutting down workers\n"
     verdict = story.verdict(err={0: WAITED, 1: WAITED}, agents={0: told, 1: told})
     assert (verdict.family, verdict.first_failure.rank if verdict.first_failure else None) == ("HANG", 2)
+
+
+OWN = """Traceback (most recent call last):
+  File "/w/train.py", line 12, in <module>
+    raise ValueError("batch is empty")
+ValueError: batch is empty
+"""
+QUOTA = """Traceback (most recent call last):
+  File "/w/train.py", line 40, in on_term
+    save()
+OSError: [Errno 122] Disk quota exceeded
+"""
+LOADER = """Traceback (most recent call last):
+  File "/w/train.py", line 40, in <module>
+    for batch in loader:
+RuntimeError: DataLoader worker (pid 123) is killed by signal: Terminated.
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "err"), [(143, ""), (1, QUOTA), (1, LOADER), (1, OWN.replace("batch is empty", "stopped"))]
+)
+def test_whatever_a_rank_does_because_of_our_stop_is_not_what_broke_first(code: int, err: str) -> None:
+    story = Story(2, 2)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=1)
+    story.rank_ends(2, at=6.0, code=code, after_stop=True)
+    verdict = story.verdict(err={0: OWN, 2: err})
+    assert verdict.first_failure is not None
+    assert (verdict.family, verdict.first_failure.rank) == ("CODE", 0)
+    assert "the first to end" in verdict.reason
+
+
+@pytest.mark.parametrize("err", [QUOTA, LOADER, ""])
+def test_where_only_victims_ended_before_our_stop_what_came_after_it_is_never_certain(err: str) -> None:
+    story = Story(2, 2)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=1)
+    story.rank_ends(2, at=6.0, code=1 if err else 143, after_stop=True)
+    verdict = story.verdict(err={0: RESET, 2: err})
+    assert verdict.confidence != "certain"
+    assert verdict.family not in ("KILLED", "DATA")

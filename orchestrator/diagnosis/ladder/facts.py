@@ -157,6 +157,8 @@ def strength(facts: Facts, story: RankStory) -> int:
     if story.stopped:
         # Its words were said before it was told to end.
         return 2 if word.kind == "cause" and not facts.case.watched else 0
+    if story.late and word.hit is not None and "Terminated" in word.hit.text:
+        return 0  # its data loaders got our TERM as well
     ended = signal_of(story.code, story.signal)
     if ended == KILL or (ended in CRASHES and not facts.is_victim(story)) or facts.was_asked(story):
         return 3

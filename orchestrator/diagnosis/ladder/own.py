@@ -79,6 +79,8 @@ def _first(facts: Facts, own: Sequence[tuple[RankStory, Word, int]]) -> tuple[Ra
         return min(
             own, key=lambda one: (-one[2], one[0].stopped, not _is_root(facts, one[0]), moment(one[0]), one[0].rank)
         )
+    # What ended after our stop order may have ended because of it: only where nobody broke before, it is asked.
+    own = [one for one in own if not one[0].late] or list(own)
     first = min(own, key=lambda one: (moment(one[0]), one[0].rank))
     if first[2] == 1:
         near = [one for one in own if one[2] > 1 and moment(one[0]) - moment(first[0]) <= RELATED_S]
@@ -102,8 +104,8 @@ def _judge_end(facts: Facts, story: RankStory, word: Word, alike: Sequence[RankS
     if ended in CRASHES:
         return _judge_crash(facts, story, word, aside)
     if word.kind in ("cause", "own", "hint"):
-        sure = word.kind == "cause" and (story.exact or len(own_ranks(facts)) == len(alike))
-        first = f", the first to end{aside}" if facts.case.watched and story.exact else aside
+        sure = word.kind == "cause" and not story.late and (story.exact or len(own_ranks(facts)) == len(alike))
+        first = f", the first to end{aside}" if _is_first(facts, story) else aside
         reason = f"it stands in the last words of {list_ranks(ranks)}{first}"
         judgement = blame(_rule(word), word.hit, story, reason, ranks, sure=sure)
         return replace(judgement, last_lines=() if word.hit else _last_lines(story))
@@ -120,6 +122,10 @@ def _judge_end(facts: Facts, story: RankStory, word: Word, alike: Sequence[RankS
         evidence=show(story),
         last_lines=_last_lines(story),
     )
+
+
+def _is_first(facts: Facts, story: RankStory) -> bool:
+    return story.exact and all(moment(one) >= moment(story) for one in facts.case.ranks if one.code != 0)
 
 
 def _rule(word: Word) -> str:

@@ -20,6 +20,7 @@ _CRASH = re.compile(
     r"^\s*(?:Fatal Python error|terminate called|what\(\):|\[[EF]\d{4} |\*\*\*|free\(\)|malloc|double free|.*Assertion )"
 )
 _PROGRAM = re.compile(r"^(?:[\w./@+-]+: )+|^\S+@\S+: ")
+_GOES_ON = re.compile(r"\b(?:steps?|epochs?|iters?|iteration|loss|done|finished|completed?|saved)\b", re.IGNORECASE)
 KILLED = frozenset({9, 15})
 SSH_ENDED = 255
 
@@ -64,8 +65,8 @@ class NodeTeller:
         if len(self._nameless) != 1 or self._agent_said or self._log.agent.failed:
             return []
         last = self._nameless[-1]
-        code, signal = parse_status(self._log.exit_code) if self._log.exit_code is not None else (1, None)
-        if code == 0:
+        code, signal = parse_status(self._log.exit_code) if self._log.exit_code is not None else (None, None)
+        if code == 0 or (code is None and self._went_on(last)):
             return []
         return [
             RankStory(
@@ -79,6 +80,14 @@ class NodeTeller:
                 file=self._log.file,
             )
         ]
+
+    def _went_on(self, last: Utterance) -> bool:
+        """Tell whether training went on behind an exception: it was caught, and told for the record."""
+        speech = self._log.speech(ANYONE)
+        after = speech.last - last.end if speech is not None else 0
+        if speech is None or after <= 0:
+            return False
+        return after > len(speech.last_lines) or any(map(_GOES_ON.search, list(speech.last_lines)[-after:]))
 
     def _rank(self, rank: int, nameless: Utterance | None) -> RankStory:
         claim = self._claims.get(rank)
