@@ -11,7 +11,7 @@ from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.history import History
 from orchestrator.diagnosis.logs.nodelog import last_words
 from orchestrator.diagnosis.logs.scan import scan_text
-from orchestrator.diagnosis.logs.tracebacks import Failure, parse_blame, parse_error_file, parse_failure
+from orchestrator.diagnosis.logs.tracebacks import Failure, parse_blame, parse_error_file, parse_last_line
 from orchestrator.values import Evidence, NodePlan, RankExit
 
 SHELL_SIGNALS = 128
@@ -127,16 +127,20 @@ def read_words(texts: Texts, rank: int) -> tuple[Failure | None, str, tuple[Hit,
         out = texts.rank_out(rank)
         failure, hits = _say(out)
         if failure is not None or hits or not err.strip():
-            return told or failure or parse_failure(out), f"logs/rank_{rank:04d}.out", hits
-    return told or failure or parse_failure(err), f"logs/rank_{rank:04d}.err", hits
+            return told or failure or parse_last_line(out), f"logs/rank_{rank:04d}.out", hits
+    return told or failure or parse_last_line(err), f"logs/rank_{rank:04d}.err", hits
 
 
 def _say(text: str) -> tuple[Failure | None, tuple[Hit, ...]]:
     """Give the last exception of a text with what belongs to it; without one whatever the catalogue knows."""
     speech = last_words(text)
-    if speech.utterances:
-        return speech.utterances[-1].failure, speech.utterances[-1].hits
-    return None, tuple(speech.loose)
+    if not speech.utterances:
+        return None, tuple(speech.loose)
+    last = speech.utterances[-1]
+    if speech.went_on(last):
+        # It was caught, and told for the record.
+        return None, tuple(hit for hit in speech.loose if (hit.line or 0) > last.end)
+    return last.failure, last.hits
 
 
 def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:

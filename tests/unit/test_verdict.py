@@ -273,3 +273,34 @@ def test_where_only_victims_ended_before_our_stop_what_came_after_it_is_never_ce
     verdict = story.verdict(err={0: RESET, 2: err})
     assert verdict.confidence != "certain"
     assert verdict.family not in ("KILLED", "DATA")
+
+
+SURVIVED = """Traceback (most recent call last):
+  File "/w/train.py", line 12, in <module>
+    loss.backward()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+retrying with a smaller batch
+""" + "".join(f"step {number}: loss 1.5\n" for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "family"),
+    [(1, None, ("UNKNOWN", "CODE")), (3, None, ("CODE", "UNKNOWN")), (None, 11, ("CRASH",))],
+)
+def test_an_exception_that_was_survived_is_not_what_a_rank_ended_of(
+    code: int | None, signal: int | None, family: tuple[str, ...]
+) -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=code, signal=signal)
+    verdict = story.verdict(err={0: SURVIVED})
+    assert verdict.family in family
+    assert "memory" not in verdict.cause
+
+
+def test_an_exception_that_a_script_dealt_with_before_it_chose_its_exit_code_is_likely() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=3)
+    verdict = story.verdict(err={0: SURVIVED.partition("retrying")[0] + "giving up at step 12\n"})
+    assert (verdict.family, verdict.confidence) == ("OOM_GPU", "likely")

@@ -30,6 +30,9 @@ SETTINGS: frozenset[Family] = frozenset({"NET", "CONFIG", "ENV", "PORT", "RDZV",
 """What all ranks were given alike: when all fail of it, none of them is to blame."""
 
 
+OF_CRASHES: frozenset[Family] = frozenset({"CRASH", "GPU_HW", "GPU_SW", "SHM", "ENV"})
+"""What a native crash can be the end of."""
+
 RECEIVED = frozenset({"gloo.size", "nccl.truncated"})
 """Said by the rank that receives: the one that sent too much, or something else, lives on."""
 
@@ -104,7 +107,9 @@ def _judge_end(facts: Facts, story: RankStory, word: Word, alike: Sequence[RankS
     if ended in CRASHES:
         return _judge_crash(facts, story, word, aside)
     if word.kind in ("cause", "own", "hint"):
-        sure = word.kind == "cause" and not story.late and (story.exact or len(own_ranks(facts)) == len(alike))
+        # An exception that nobody caught gives exit code 1: with another one the script had dealt with it.
+        sure = word.kind == "cause" and not story.late and story.code in (1, None)
+        sure = sure and (story.exact or len(own_ranks(facts)) == len(alike))
         first = f", the first to end{aside}" if _is_first(facts, story) else aside
         reason = f"it stands in the last words of {list_ranks(ranks)}{first}"
         judgement = blame(_rule(word), word.hit, story, reason, ranks, sure=sure)
@@ -179,7 +184,9 @@ def _judge_crash(facts: Facts, story: RankStory, word: Word, aside: str) -> Judg
     del facts
     number = signal_of(story.code, story.signal) or Signals.SIGABRT
     name = signal_name(number)
-    if word.kind == "cause" and word.hit is not None:
+    # Only abort() is called by who has said why; the other signals come without asking.
+    speaks = word.kind == "cause" and word.hit is not None
+    if speaks and word.hit is not None and (number == Signals.SIGABRT or word.hit.cause.family in OF_CRASHES):
         return blame("exit", word.hit, story, f"it ended by {name} and said so itself{aside}", sure=True)
     family: Family = "SHM" if number == Signals.SIGBUS else "CRASH"
     return Judgement(

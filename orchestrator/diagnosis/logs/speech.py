@@ -24,6 +24,10 @@ PATIENCE = 400
 _START = re.compile(r"^\s{0,4}(?:Original )?Traceback \(most recent call last\)")
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+STEPS_AFTER = 2
+"""Lines of steps behind an exception: who failed for good tells at most where it was."""
+_STEP = re.compile(r"(?:\b(?:step|epoch|iter|iteration|batch)\b\W{0,4}\d|\bloss\W{0,4}\d|\d+%\|)", re.IGNORECASE)
+_TROUBLE = re.compile(r"^wandb:|\b(?:fail|error|abort|exit|stopp|crash)", re.IGNORECASE)
 _LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python")
 _AGENT = ("/torch/distributed/run.py", "/torch/distributed/launcher/api.py", "/torch/distributed/elastic/agent/")
 EXCEPTION = re.compile(
@@ -93,6 +97,12 @@ class Speech:
         """Take what is in hand: the log is over."""
         while self._open:
             self._give_up()
+
+    def went_on(self, said: Utterance) -> bool:
+        """Tell whether training went on behind an exception: it was caught, and told for the record."""
+        after = list(self.last_lines)[-(self.last - said.end) :] if self.last > said.end else []
+        steps = [line for line in after if _STEP.search(line) and not _TROUBLE.search(line)]
+        return len(steps) >= STEPS_AFTER
 
     def _begin(self, number: int) -> None:
         if self._open == 0 or number - self._start > PATIENCE:

@@ -60,6 +60,12 @@ def parse_failure(text: str) -> Failure | None:
         failure = _parse_traceback(lines, start)
         if failure is not None:
             return failure
+    return parse_last_line(text)
+
+
+def parse_last_line(text: str) -> Failure | None:
+    """Find the last line that says something."""
+    lines = [_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n")]
     for number in range(len(lines) - 1, -1, -1):
         if lines[number].strip():
             return Failure(error=lines[number].strip()[:500], line=number + 1)
