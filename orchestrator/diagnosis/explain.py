@@ -10,7 +10,7 @@ from orchestrator.diagnosis.events import AgentExit
 from orchestrator.diagnosis.exits import signal_name
 from orchestrator.diagnosis.history import History
 from orchestrator.diagnosis.ladder.judge import judge
-from orchestrator.diagnosis.last_look import find_telling
+from orchestrator.diagnosis.last_look import find_telling, weigh_look
 from orchestrator.diagnosis.live import Texts, build_case
 from orchestrator.diagnosis.logs.tracebacks import parse_failure
 from orchestrator.diagnosis.odd_code import find_odd_code
@@ -35,7 +35,12 @@ def explain(history: History, texts: Texts) -> Explained:
     ours = _explain_own(history, texts)
     if ours is not None:
         return ours
-    judgement = find_odd_code(judge(case), case, texts)
+    judgement = judge(case)
+    telling = None
+    if judgement.rank is not None and judgement.node_rank is not None:
+        telling = find_telling(texts, judgement.rank, judgement.node_rank)
+        judgement = weigh_look(judgement, case, telling)
+    judgement = find_odd_code(judgement, case, texts)
     story = next((story for story in case.ranks if story.rank == judgement.rank), None)
     if story is None:
         alike = [story for story in case.ranks if story.rank in judgement.ranks]
@@ -49,9 +54,7 @@ def explain(history: History, texts: Texts) -> Explained:
     first = _build_first(story, exit_, history)
     if exit_ is not None and exit_.disk_full and first.error == DISK_FULL:
         judgement = replace(judgement, family="DISK", cause=DISK_FULL, cause_id="disk.enospc", confidence="likely")
-    telling = find_telling(texts, story.rank, story.node_rank) if story.stopped else None
-    if telling is not None:
-        judgement = replace(judgement, reason=f"{judgement.reason}; it was in {telling.phrase} when it was stopped")
+    if telling is not None and story.stopped:
         first = replace(first, traceback=first.traceback or telling.place)
     return Explained(judgement, first, _gather(judgement, texts, story.rank, story.node_rank))
 

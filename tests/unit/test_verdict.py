@@ -304,3 +304,33 @@ def test_an_exception_that_a_script_dealt_with_before_it_chose_its_exit_code_is_
     story.rank_ends(0, at=5.0, code=3)
     verdict = story.verdict(err={0: SURVIVED.partition("retrying")[0] + "giving up at step 12\n"})
     assert (verdict.family, verdict.confidence) == ("OOM_GPU", "likely")
+
+
+IN_REDUCE = """Current thread 0x00007f0000000000 (most recent call first):
+  File "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/w/train.py", line {line} in step
+"""
+
+
+def silent_story(others: int) -> Story:
+    story = Story(1, others)
+    story.all_run()
+    for rank in range(others):
+        story.rank_ends(rank, at=5.0, code=1)
+    story.rank_ends(others, at=5.4, code=None, signal=15, after_stop=True)
+    return story
+
+
+@pytest.mark.parametrize(("line", "family", "rank"), [(90, "HANG", None), (26, "MISMATCH", 2)])
+def test_a_silent_rank_that_waited_as_well_is_not_the_one_that_all_waited_for(
+    line: int, family: str, rank: int | None
+) -> None:
+    look = {"rank": 2, "state": "S", "wchan": "futex_wait", "text": IN_REDUCE.format(line=line)}
+    verdict = silent_story(2).verdict(err={0: WAITED, 1: WAITED}, told={1: {"looks": [{"ranks": [look]}]}})
+    assert (verdict.family, verdict.first_failure.rank if verdict.first_failure else None) == (family, rank)
+    assert verdict.confidence == ("unknown" if rank is None else "likely")
+
+
+def test_of_two_ranks_the_one_that_gave_up_later_is_not_surely_the_one_that_hung() -> None:
+    verdict = silent_story(1).verdict(err={0: WAITED})
+    assert (verdict.family, verdict.confidence) == ("HANG", "unknown")
