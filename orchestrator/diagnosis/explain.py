@@ -18,6 +18,8 @@ from orchestrator.values import Evidence, FirstFailure, RankExit
 
 DISK_FULL = "the disk is full that takes its output (~/.aorta)"
 MOST_EVIDENCE = 6
+LAST_LINES = 8
+LINE_CHARS = 300
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ def explain(history: History, texts: Texts) -> Explained:
         story = min(alike, key=lambda story: story.time or 0.0)
         first = replace(_build_first(story, history.exits.get(story.rank), history), rank=None, local_rank=None)
         return Explained(judgement, first, _gather(judgement, texts, story.rank, story.node_rank))
+    if judgement.last_lines:
+        judgement = replace(judgement, last_lines=read_last_lines(texts, story))
     exit_ = history.exits.get(story.rank)
     first = _build_first(story, exit_, history)
     if exit_ is not None and exit_.disk_full and first.error == DISK_FULL:
@@ -70,6 +74,13 @@ def explain_hang(history: History, texts: Texts) -> tuple[str, tuple[Evidence, .
     place = f"rank {word.rank}" + (f" on node {word.node_rank}" if word.node_rank is not None else "")
     said = f"before that it hung: {place}: {word.cause} ({word.reason})"
     return said, tuple(place_all(word.evidence, texts))
+
+
+def read_last_lines(texts: Texts, story: RankStory) -> tuple[str, ...]:
+    """Read what a rank wrote last, where nobody knows the cause."""
+    text = texts.rank_out(story.rank) if story.file.endswith(".out") else texts.rank_err(story.rank)
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return tuple(line[-LINE_CHARS:] for line in lines[-LAST_LINES:])
 
 
 def _explain_own(history: History, texts: Texts) -> Explained | None:

@@ -334,3 +334,18 @@ def test_a_silent_rank_that_waited_as_well_is_not_the_one_that_all_waited_for(
 def test_of_two_ranks_the_one_that_gave_up_later_is_not_surely_the_one_that_hung() -> None:
     verdict = silent_story(1).verdict(err={0: WAITED})
     assert (verdict.family, verdict.confidence) == ("HANG", "unknown")
+
+
+@pytest.mark.parametrize("data", [b'{"message":' + b"[" * 100_000, b'{"message": [1]}', b"[]", b'{"message": {}}'])
+def test_an_error_file_that_a_rank_wrote_by_hand_breaks_nothing(data: bytes) -> None:
+    assert parse_error_file(data) is None
+
+
+def test_of_a_rank_that_nobody_understands_the_last_lines_are_shown() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(1, at=5.0, code=5)
+    verdict = story.verdict(err={1: "one\ntwo\nthree says why\n==========\n"})
+    assert verdict.last_lines == ("one", "two", "three says why", "==========")
+    assert verdict.first_failure is not None
+    assert verdict.first_failure.error == "three says why"

@@ -172,7 +172,7 @@ def _parse_ranks(raw: Any) -> tuple[int, ...]:
     try:
         ranks = json.loads(raw) if isinstance(raw, str) else raw
         return tuple(int(rank) for rank in ranks)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return ()
 
 

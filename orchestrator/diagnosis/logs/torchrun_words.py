@@ -134,7 +134,7 @@ class AgentWords:
             event: Any = json.loads(text[text.index("{") :])
             state, about = str(event["name"]).rpartition(".")[2], event["metadata"]
             rank = int(about["global_rank"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return False
         if str(about.get("worker_id") or "").isdigit():
             self.pids[rank] = int(about["worker_id"])

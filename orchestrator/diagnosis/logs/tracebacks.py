@@ -67,7 +67,8 @@ def parse_last_line(text: str) -> Failure | None:
     """Find the last line that says something."""
     lines = [_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n")]
     for number in range(len(lines) - 1, -1, -1):
-        if lines[number].strip():
+        # A rule of dashes says nothing.
+        if any(map(str.isalnum, lines[number])):
             return Failure(error=lines[number].strip()[:500], line=number + 1)
     return None
 
@@ -92,10 +93,13 @@ def parse_error_file(data: bytes) -> Failure | None:
     try:
         document: Any = json.loads(data)
         message = document["message"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
+        # A rank may write what it likes there.
         return None
     if isinstance(message, str):
         return Failure(error=message[:500])
+    if not isinstance(message, dict):
+        return None
     text = str(message.get("message", ""))
     extra = message.get("extraInfo")
     stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
