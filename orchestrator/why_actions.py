@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.diagnosis.ladder.facts import NO_SIGN
 from orchestrator.diagnosis.ladder.judge import judge
 from orchestrator.diagnosis.logs.verdict import build_foreign_verdict
 from orchestrator.errors import UsageError
@@ -35,7 +37,14 @@ def why(settings: Settings, what: str | None) -> int:
         show_logs(path, talk)
         return int(Exit.DONE)
     known = _find_run(what, path)
-    saved = read_saved_run(known)
+    try:
+        saved = read_saved_run(known)
+    except UsageError:
+        if path is None or not path.is_dir():
+            raise
+        # A record that is none: what lies beside it still tells.
+        show_logs(path, talk)
+        return int(Exit.DONE)
     if saved.plan is None:
         raise UsageError(
             what=f"{known.run_id} has nothing to tell: nothing was started (state: {saved.state})",
@@ -86,7 +95,9 @@ def _describe(path: Path) -> KnownRun:
     remembered = next((run for run in read_known_runs(Path.home()) if run.run_id == run_id), None)
     if remembered is not None:
         return remembered
-    nodes = tuple(Node(name=str(one["name"]), host=str(one["host"])) for one in document.get("nodes") or ())
+    nodes: tuple[Node, ...] = ()
+    with suppress(LookupError, TypeError):  # whoever reads the record says what is wrong with it
+        nodes = tuple(Node(name=str(one["name"]), host=str(one["host"])) for one in document.get("nodes") or ())
     return KnownRun(run_id=run_id, entry=path / "run.json", experiment=str(path), live=False, nodes=nodes, ssh={})
 
 
@@ -100,11 +111,11 @@ def show_saved(saved: SavedRun, verdict: Verdict, talk: Talk) -> None:
 
 def show_logs(path: Path, talk: Talk) -> None:
     """Judge logs and show what they say; of several runs those that failed."""
-    judged = [(job.name, build_foreign_verdict(job.case, judge(job.case), job.logs)) for job in read_jobs(path)]
-    bad = [(name, verdict) for name, verdict in judged if verdict.state != "succeeded"]
-    shown = bad or judged[:1]
+    judged = [(job, build_foreign_verdict(job.case, judge(job.case), job.logs)) for job in read_jobs(path)]
+    bad = [one for one in judged if one[1].state != "succeeded"]
+    shown = sorted(bad, key=lambda one: one[1].rule == NO_SIGN) or judged[:1]
     if talk.as_json:
-        talk.document(why_document(shown[0][1], shown[0][0]))
+        talk.document(why_document(shown[0][1], shown[0][0].name))
         return
-    for name, verdict in shown:
-        talk.show(render_why(verdict, str(path), name))
+    for job, verdict in shown:
+        talk.show(render_why(verdict, str(path), job.name, job.unread))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.diagnosis.case import Judgement, RankStory
+from orchestrator.diagnosis.case import Case, Judgement, RankStory
 from orchestrator.diagnosis.events import AgentExit
 from orchestrator.diagnosis.exits import signal_name
 from orchestrator.diagnosis.history import History
@@ -18,6 +18,10 @@ from orchestrator.values import Evidence, FirstFailure, RankExit
 
 DISK_FULL = "the disk is full that takes its output (~/.aorta)"
 MOST_EVIDENCE = 6
+MOST_QUOTED = 16
+MANY = 64
+OWN_RULES = frozenset({"kernel", "cause", "exception", "hint", "exit"})
+"""Rungs that name a rank by its own end and its own words."""
 LAST_LINES = 8
 LINE_CHARS = 300
 
@@ -31,18 +35,18 @@ class Explained:
     evidence: tuple[Evidence, ...] = ()
 
 
-def explain(history: History, texts: Texts) -> Explained:
-    """Find the failure that the others follow from."""
-    case = build_case(history, texts)
+def explain(history: History, texts: Texts, only: Container[int] | None = None) -> Explained:
+    """Find the failure that the others follow from; among these ranks, where not all are asked for."""
     ours = _explain_own(history, texts)
     if ours is not None:
         return ours
+    case = _build_needed(history, texts, only)
     judgement = judge(case)
     telling = None
     if judgement.rank is not None and judgement.node_rank is not None:
         telling = find_telling(texts, judgement.rank, judgement.node_rank)
         judgement = weigh_look(judgement, case, telling)
-    judgement = find_odd_code(judgement, case, texts)
+    judgement = find_odd_code(judgement, case, texts, history.plan.script)
     story = next((story for story in case.ranks if story.rank == judgement.rank), None)
     if story is None:
         alike = [story for story in case.ranks if story.rank in judgement.ranks]
@@ -74,6 +78,16 @@ def explain_hang(history: History, texts: Texts) -> tuple[str, tuple[Evidence, .
     place = f"rank {word.rank}" + (f" on node {word.node_rank}" if word.node_rank is not None else "")
     said = f"before that it hung: {place}: {word.cause} ({word.reason})"
     return said, tuple(place_all(word.evidence, texts))
+
+
+def _build_needed(history: History, texts: Texts, only: Container[int] | None) -> Case:
+    """Build the case from as many ranks as it takes: to read the words of a thousand takes seconds."""
+    if only is None and history.plan.world_size > MANY:
+        # Whoever broke by itself needs no word of the hundreds that were stopped because of it.
+        few = build_case(history, texts, {rank for rank, exit_ in history.exits.items() if not exit_.after_stop})
+        if judge(few).rule in OWN_RULES:
+            return few
+    return build_case(history, texts, only)
 
 
 def read_last_lines(texts: Texts, story: RankStory) -> tuple[str, ...]:
@@ -188,6 +202,11 @@ def _gather(judgement: Judgement, texts: Texts, rank: int | None, node_rank: int
 
 def quote_first(history: History, texts: Texts) -> Explained | None:
     """Explain what broke first, while the run is still being stopped; None while only consequences are known."""
-    told = explain(history, texts)
+    ended = sorted(
+        (exit_ for exit_ in history.exits.values() if not exit_.clean and not exit_.after_stop),
+        key=lambda exit_: exit_.time,
+    )
+    # Orders wait while we read: a few ranks are enough for what is said again, and better, in a moment.
+    told = explain(history, texts, {exit_.rank for exit_ in ended[:MOST_QUOTED]})
     story = history.exits.get(told.first.rank) if told.first and told.first.rank is not None else None
     return told if story is not None and not story.after_stop and told.judgement.family != "UNKNOWN" else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.diagnosis.case import Case, NodeStory, Odd, RankStory
@@ -11,11 +11,14 @@ from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.history import History
 from orchestrator.diagnosis.logs.nodelog import last_words
 from orchestrator.diagnosis.logs.scan import scan_text
+from orchestrator.diagnosis.logs.speech import NEAR
 from orchestrator.diagnosis.logs.tracebacks import Failure, parse_blame, parse_error_file, parse_last_line
 from orchestrator.values import Evidence, NodePlan, RankExit
 
 SHELL_SIGNALS = 128
 """From here on an exit code tells of a signal: 143 is what a handler of TERM gives."""
+STOPPED_TAIL = 1 << 13
+"""Bytes of the last words of a rank that did not end by itself."""
 WINDOW_S = 5.0
 """A consequence can be told sooner than its cause: the cause's interpreter is still closing down."""
 
@@ -40,12 +43,13 @@ class Texts:
         return tuple(Evidence(file=file) for file in self.files(rank, node_rank))
 
 
-def build_case(history: History, texts: Texts) -> Case:
-    """Put together what is known of a run that we watched."""
+def build_case(history: History, texts: Texts, only: Container[int] | None = None) -> Case:
+    """Put together what is known of a run that we watched; of these ranks alone, where not all are asked for."""
     stories = {
         rank: story
         for node in history.plan.nodes
         for rank in node.ranks
+        if only is None or rank in only
         if (story := _build_rank(history, texts, node, rank)) is not None
     }
     stories.update((story.rank, story) for story in _blamed(history, texts))
@@ -78,7 +82,10 @@ def _build_rank(history: History, texts: Texts, node: NodePlan, rank: int) -> Ra
     exit_ = history.exits.get(rank)
     if exit_ is None and rank not in history.seen:
         return None
-    failure, file, hits = read_words(texts, rank)
+    stopped = exit_ is None or _was_stopped(exit_, history)
+    # One that ended well has no last words, and of a thousand that were stopped a few lines are enough.
+    size = 0 if exit_ is not None and exit_.clean else STOPPED_TAIL if stopped else None
+    failure, file, hits = read_words(texts, rank, size)
     if exit_ is None:
         # Its end was missed, or its node is away.
         return RankStory(
@@ -99,7 +106,7 @@ def _build_rank(history: History, texts: Texts, node: NodePlan, rank: int) -> Ra
         signal=exit_.signal,
         time=exit_.time,
         exact=True,
-        stopped=_was_stopped(exit_, history),
+        stopped=stopped,
         late=exit_.after_stop,
         # A rank that was killed did not say why: its last line is about something else.
         failure=failure if exit_.signal is None or (failure and failure.frames) else None,
@@ -117,30 +124,38 @@ def _was_stopped(exit_: RankExit, history: History) -> bool:
     return not (in_time and exit_.code and exit_.code < SHELL_SIGNALS)
 
 
-def read_words(texts: Texts, rank: int) -> tuple[Failure | None, str, tuple[Hit, ...]]:
+def read_words(texts: Texts, rank: int, size: int | None = None) -> tuple[Failure | None, str, tuple[Hit, ...]]:
     """Read what a rank said last: its exception, the file that holds it, and what the catalogue knows of it."""
-    err = texts.rank_err(rank)
+    if size == 0:
+        return None, f"logs/rank_{rank:04d}.err", ()
+    err = _shorten(texts.rank_err(rank), size)
     told = parse_error_file(texts.rank_error_file(rank))
     failure, hits = _say(err)
     if failure is None and not hits:
         # Many a script says why it stops on stdout alone.
-        out = texts.rank_out(rank)
+        out = _shorten(texts.rank_out(rank), size)
         failure, hits = _say(out)
         if failure is not None or hits or not err.strip():
             return told or failure or parse_last_line(out), f"logs/rank_{rank:04d}.out", hits
     return told or failure or parse_last_line(err), f"logs/rank_{rank:04d}.err", hits
 
 
+def _shorten(text: str, size: int | None) -> str:
+    """Leave of all but the end of a text nothing but its line ends: lines keep their numbers."""
+    if size is None or len(text) <= size:
+        return text
+    return "\n" * text.count("\n", 0, len(text) - size) + text[-size:]
+
+
 def _say(text: str) -> tuple[Failure | None, tuple[Hit, ...]]:
     """Give the last exception of a text with what belongs to it; without one whatever the catalogue knows."""
     speech = last_words(text)
-    if not speech.utterances:
-        return None, tuple(speech.loose)
-    last = speech.utterances[-1]
-    if speech.went_on(last):
-        # It was caught, and told for the record.
-        return None, tuple(hit for hit in speech.loose if (hit.line or 0) > last.end)
-    return last.failure, last.hits
+    last = speech.utterances[-1] if speech.utterances else None
+    if last is not None and not speech.went_on(last):
+        return last.failure, last.hits
+    # What was caught and told for the record, and what lies far back, is not what a rank ended of.
+    begin = max(speech.last - NEAR, last.end if last is not None else 0)
+    return None, tuple(hit for hit in speech.loose if (hit.line or 0) > begin)
 
 
 def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
@@ -148,7 +163,8 @@ def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
     ours = agent is not None and not agent.after_stop
     stopped = history.stop_cause is not None
     told = texts.node_evidence(node.node_rank)
-    lines = "\n".join(" ".join(str(text).split()) for _, text in told.get("kernel") or ())
+    kernel = list(told.get("kernel") or ())
+    lines = "\n".join(" ".join(str(text).split()) for _, text in kernel)
     return NodeStory(
         node_rank=node.node_rank,
         name=node.node.name,
@@ -159,11 +175,17 @@ def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:
         lost=history.lost.get(node.node_rank, ""),
         # An agent that we ended tells of our own signal.
         hits=scan_text(texts.agent_err(node.node_rank)) if ours or not stopped else (),
-        kernel=scan_text(lines, kernel=True) if lines else (),
+        kernel=tuple(_with_age(hit, kernel) for hit in scan_text(lines, kernel=True)) if lines else (),
         # Named where it could be read at all: that it holds nothing is an answer too.
         kernel_file=f"diagnosis/node_{node.node_rank}.kernel.txt" if told and not told.get("kernel_why") else "",
         file=f"logs/agent_{node.node_rank}.err",
     )
+
+
+def _with_age(hit: Hit, kernel: Sequence[tuple[float, str]]) -> Hit:
+    """Say how many seconds before the node was asked its kernel said it."""
+    age_s = kernel[(hit.line or 1) - 1][0]
+    return replace(hit, groups={**hit.groups, "age_s": str(age_s)})
 
 
 def _blamed(history: History, texts: Texts) -> Iterator[RankStory]:

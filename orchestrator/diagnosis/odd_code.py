@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.diagnosis.case import Case, Judgement
@@ -18,8 +18,8 @@ MISFITS = frozenset({"TypeError", "AttributeError", "ImportError", "NameError"})
 MOST_NAMED = 3
 
 
-def find_odd_code(judgement: Judgement, case: Case, texts: Texts) -> Judgement:
-    """Say so where a node's code differs from that of the others in a file that the ranks ran."""
+def find_odd_code(judgement: Judgement, case: Case, texts: Texts, script: Sequence[str] = ()) -> Judgement:
+    """Say so where a node's code differs from that of the others in a file that the ranks are known to have run."""
     if judgement.family not in FELL_OUT | BROKE:
         return judgement
     trees = {node.node_rank: dict(texts.node_evidence(node.node_rank).get("code") or {}) for node in case.nodes}
@@ -30,7 +30,9 @@ def find_odd_code(judgement: Judgement, case: Case, texts: Texts) -> Judgement:
     node_rank, files = odd
     names = ", ".join(files[:MOST_NAMED]) + (f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else "")
     name = next(node.name for node in case.nodes if node.node_rank == node_rank)
-    if judgement.family in BROKE and not _broke_of(files, node_rank, judgement, case):
+    ran = {place for story in case.ranks if story.failure for place in map(file_of, story.failure.frames)} | {*script}
+    known = any(is_file(place, file) for place in ran for file in files)
+    if not known and not _misfits(node_rank, judgement, case):
         return replace(judgement, reason=f"{judgement.reason}; {name} has other code than the rest: {names}")
     rank = judgement.rank if judgement.node_rank == node_rank else None
     return replace(
@@ -47,20 +49,31 @@ def find_odd_code(judgement: Judgement, case: Case, texts: Texts) -> Judgement:
     )
 
 
-def _broke_of(files: list[str], node_rank: int, judgement: Judgement, case: Case) -> bool:
-    """Tell whether a rank of the odd node broke in a file that differs, or of names that do not fit together."""
+def file_of(frame: str) -> str:
+    """Give the file of a frame."""
+    return frame.partition(":")[0]
+
+
+def is_file(place: str, file: str) -> bool:
+    """Tell whether a path on a node is that file of the project."""
+    return place == file or place.endswith(f"/{file}")
+
+
+def _misfits(node_rank: int, judgement: Judgement, case: Case) -> bool:
+    """Tell whether a rank of the odd node broke of names that do not fit together."""
     story = next((story for story in case.ranks if story.rank == judgement.rank), None)
-    if story is None or story.node_rank != node_rank or story.failure is None:
-        return False
-    if story.failure.error.partition(":")[0] in MISFITS:
-        return True
-    places = [frame.partition(":")[0] for frame in story.failure.frames]
-    return any(place == file or place.endswith(f"/{file}") for place in places for file in files)
+    here = story is not None and story.node_rank == node_rank and story.failure is not None
+    return here and story is not None and story.failure is not None and _kind(story.failure.error) in MISFITS
+
+
+def _kind(error: str) -> str:
+    return error.partition(":")[0]
 
 
 def find_odd_node(trees: Mapping[int, Mapping[str, str]]) -> tuple[int, list[str]] | None:
     """Find the only node whose files differ from what most have, and the files; of two nodes the later one."""
-    names = sorted({name for tree in trees.values() for name in tree})
+    # What a run writes itself (snapshots of its code, generated kernels) lies on one node alone.
+    names = sorted(set.intersection(*(set(tree) for tree in trees.values()))) if trees else []
     differing: dict[int, list[str]] = {}
     for name in names:
         seen = Counter(tree.get(name, "") for tree in trees.values())

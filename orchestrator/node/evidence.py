@@ -36,7 +36,9 @@ MOST_BYTES = 10 * MIB
 TOP = 5
 BEFORE_S = 60.0
 """A GPU may have said that it is ill before the first rank felt it."""
-SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "experiments"})
+SKIPPED = frozenset(
+    {"__pycache__", "node_modules", "site-packages", "experiments", "outputs", "wandb", "runs", "logs", "multirun"}
+)
 
 
 def gather(folder: str, order: Facts) -> Facts:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.text import Text
 
+from orchestrator.diagnosis.ladder.facts import NO_SIGN
 from orchestrator.output.verdict_text import WORDS, render_remedy, verdict_document
 from orchestrator.output.wording import count, strip_controls
 from orchestrator.values import FirstFailure, Verdict
 
 LABEL_WIDTH = 15
 MOST_FRAMES = 3
+MOST_UNREAD = 6
 
 
-def render_why(verdict: Verdict, source: str, job: str = "") -> Text:
+def render_why(verdict: Verdict, source: str, job: str = "", unread: Sequence[str] = ()) -> Text:
     """Render the page: one headline, then what broke first, where, whom it took along, how it was found, what to do."""
-    word, style = WORDS[verdict.state]
+    word, style = WORDS[verdict.state] if verdict.rule != NO_SIGN else ("UNDECIDED", "bold yellow")
     text = Text()
     if job:
         text.append(f"{job}  ")
@@ -26,7 +29,10 @@ def render_why(verdict: Verdict, source: str, job: str = "") -> Text:
     if verdict.state == "succeeded":
         said = [verdict.cause or verdict.reason]
     text.append("".join(f" · {part}" for part in said if part))
-    for label, lines in _build_rows(verdict, source):
+    rows = _build_rows(verdict, source)
+    if unread:
+        rows.append(("not read", [" · ".join(unread[:MOST_UNREAD])]))
+    for label, lines in rows:
         for place, line in enumerate(lines):
             text.append(f"\n  {label if place == 0 else '':<{LABEL_WIDTH}}", "bold")
             text.append(strip_controls(line))

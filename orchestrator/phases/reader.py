@@ -82,9 +82,11 @@ class NodeReader(threading.Thread):
 
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any] | None:
         """Send an order that is answered, and wait for the answer; None when none comes."""
+        answer = self.ask_ahead(order)
         try:
-            return self.ask_ahead(order).get(timeout=timeout_s)
+            return answer.get(timeout=timeout_s)
         except queue.Empty:
+            self._answers = {name: one for name, one in self._answers.items() if one is not answer}
             return None
 
     def ask_ahead(self, order: Mapping[str, Any]) -> queue.SimpleQueue[Mapping[str, Any]]:

@@ -349,3 +349,33 @@ def test_of_a_rank_that_nobody_understands_the_last_lines_are_shown() -> None:
     assert verdict.last_lines == ("one", "two", "three says why", "==========")
     assert verdict.first_failure is not None
     assert verdict.first_failure.error == "three says why"
+
+
+def test_what_lies_far_back_is_not_what_a_rank_ended_of() -> None:
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=1)
+    said = "loss: nan\n[Errno 28] No space left on device, continuing\n" + "step 3: loss 1.5\n" * 300
+    verdict = story.verdict(outs={0: said}, err={0: ""})
+    assert verdict.family in ("UNKNOWN", "CODE")
+    assert "nan" not in verdict.cause
+    assert verdict.confidence != "certain"
+
+
+def test_a_thousand_ranks_cost_no_more_than_the_few_that_broke() -> None:
+    read: list[int] = []
+
+    class Counting(dict[int, str]):
+        def get(self, rank: int, default: str = "") -> str:  # type: ignore[override]
+            read.append(rank)
+            return super().get(rank, default)
+
+    story = Story(*([8] * 128))
+    story.all_run()
+    story.rank_ends(700, at=5.0, code=1)
+    for rank in (rank for rank in range(1024) if rank != 700):
+        story.rank_ends(rank, at=5.4, code=None, signal=15, after_stop=True)
+    first = story.verdict(err=Counting({700: BOOM})).first_failure
+    assert first is not None
+    assert first.rank == 700
+    assert set(read) == {700}

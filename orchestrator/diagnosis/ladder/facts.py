@@ -21,6 +21,8 @@ ASKED = frozenset({1, 2, 15})
 WAITED = frozenset({"gloo.timeout", "nccl.watchdog", "rdzv.keys", "rdzv.store_barrier", "c10d.mbarrier"})
 """Words of a rank that waited in vain; after other words of a victim somebody had gone."""
 PLAIN_CODES = frozenset({None, 0, 1})
+NO_SIGN = "no sign"
+"""The rule of logs that tell of no failure, and of no end: whether it failed is not known."""
 RELATED_S = 5.0
 """An end and the consequences of it lie no further apart than this, whichever is told first."""
 

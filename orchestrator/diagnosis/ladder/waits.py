@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from orchestrator.diagnosis.case import Judgement, RankStory
 from orchestrator.diagnosis.exits import signal_name
-from orchestrator.diagnosis.ladder.facts import STORE, WAITED, Facts, list_ranks, node_of, show
+from orchestrator.diagnosis.ladder.facts import NO_SIGN, STORE, WAITED, Facts, list_ranks, node_of, show
+from orchestrator.diagnosis.logs.speech import is_telling
 from orchestrator.values import Evidence
 
 LEAST_FOR_A_MAJORITY = 2
@@ -157,7 +158,7 @@ def by_keys(facts: Facts) -> Judgement | None:
 
 
 def by_success(facts: Facts) -> Judgement | None:
-    """Nothing failed: every process ended with code 0, or nothing at all tells of an end."""
+    """Every process ended with code 0, or nothing at all tells of a failure or of an end."""
     nodes, ranks = facts.case.nodes, facts.case.ranks
     if facts.case.watched or any(
         story.code or story.signal or facts.words[story.rank].kind != "none" for story in ranks
@@ -165,15 +166,18 @@ def by_success(facts: Facts) -> Judgement | None:
         return None
     if any(node.agent_code or node.agent_signal or node.claims or node.lost for node in nodes):
         return None
-    ended = all(node.agent_code == 0 for node in nodes)
-    if not ended and not any(node.ranks for node in nodes):
+    if all(node.agent_code == 0 for node in nodes):
+        return Judgement(
+            family="OK", rule="exits", confidence="certain", cause="", reason="every agent ended with exit code 0"
+        )
+    if any(is_telling(hit) for node in nodes for hit in node.hits):
         return None
     return Judgement(
-        family="OK",
-        rule="exits",
-        confidence="certain" if ended else "unknown",
-        cause="" if ended else "nothing tells of a failure, and nothing of an end",
-        reason="every agent ended with exit code 0" if ended else "the logs end without a word of how it ended",
+        family="UNKNOWN",
+        rule=NO_SIGN,
+        confidence="unknown",
+        cause="nothing in these logs tells of a failure, or of an end",
+        reason="they may be of a run that goes on, or was cut off; how it ended stands elsewhere",
     )
 
 

@@ -18,6 +18,7 @@ ANYONE: Speaker = ("anyone", 0)
 AGENT: Speaker = ("agent", 0)
 MOST_SPEAKERS = 4096
 MOST_HITS = 200
+MOST_LOCAL = 64
 LAST_CHARS = 300
 EXIT_LINES = 12
 """Within so many last lines a launcher says how it ended."""
@@ -30,6 +31,7 @@ _PREFIX = re.compile(
     r"|(?P<agent>agent)(?: …)?\]\s"
     r"|[a-z_]+(?P<local>\d+)\]:\s?)"  # torchrun --tee: role and local rank
 )
+_TEED = re.compile(r"^\[(?:default|trainer|worker|ranks?)(?P<local>\d{1,3})\]:\s?(?:\[rank(?P<rank>\d+)\]:)?")
 _STAMP = re.compile(
     r"^(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?: |$)"
@@ -56,8 +58,13 @@ class NodeLog:
     agent: AgentWords = field(default_factory=AgentWords)
     native: deque[Hit] = field(default_factory=lambda: deque(maxlen=MOST_HITS))
     """Hits in lines of torch's own C++ code that no rank can be told for."""
+    marked: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
     """Ranks that are spoken of as ranks here."""
+    locals: dict[int, int] = field(default_factory=dict)
+    """Local ranks by rank, where a line names both."""
+    task: int | None = None
+    """The number that a scheduler gave to the one process that speaks here."""
     world_size: int | None = None
     exit_code: int | None = None
     """What a launcher wrote at its end; a signal is negative."""
@@ -67,6 +74,11 @@ class NodeLog:
     def ranks(self) -> set[int]:
         """The ranks that surely speak here."""
         return {number for kind, number in self.speeches if kind == "rank"} | {one.rank for one in self.agent.claims}
+
+    @property
+    def teed(self) -> set[int]:
+        """The local ranks that torchrun marked lines with."""
+        return {number for kind, number in self.speeches if kind == "local" and number < MOST_LOCAL} & self.marked
 
     def speech(self, speaker: Speaker) -> Speech | None:
         """Give what somebody said."""
@@ -134,6 +146,10 @@ class NodeLogReader:
         if "orld" in text.lower() and (world := _WORLD.search(text)):
             log.world_size = int(world["size"])
         speaker, words, sure = spoken
+        if text.startswith("[") and text != words and (teed := _TEED.match(text)):
+            log.marked.add(int(teed["local"]))
+            if teed["rank"]:
+                log.locals[int(teed["rank"])] = int(teed["local"])
         if speaker[0] in ("anyone", "agent") and log.agent.feed(number, words):
             speaker = AGENT
             if hit is None or hit.cause.role == "noise":

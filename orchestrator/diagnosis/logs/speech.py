@@ -23,10 +23,15 @@ PATIENCE = 400
 
 _START = re.compile(r"^\s{0,4}(?:Original )?Traceback \(most recent call last\)")
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
+_IGNORED = ("Exception ignored ", "--- Logging error ---")
+"""Before a traceback that Python tells and goes on."""
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 STEPS_AFTER = 2
 """Lines of steps behind an exception: who failed for good tells at most where it was."""
 _STEP = re.compile(r"(?:\b(?:step|epoch|iter|iteration|batch)\b\W{0,4}\d|\bloss\W{0,4}\d|\d+%\|)", re.IGNORECASE)
+_DONE = re.compile(
+    r"^done\b|\b(?:train\w*|run|job|all|everything)\b.{0,40}\b(?:done|finished|complete|ended)", re.IGNORECASE
+)
 _TROUBLE = re.compile(r"^wandb:|\b(?:fail|error|abort|exit|stopp|crash)", re.IGNORECASE)
 _LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python")
 _AGENT = ("/torch/distributed/run.py", "/torch/distributed/launcher/api.py", "/torch/distributed/elastic/agent/")
@@ -66,6 +71,8 @@ class Speech:
     """Those of them that a script may have written on its way."""
     last: int = 0
     """Where it spoke last."""
+    _ignored: int = 0
+    """Where it was said last that the next traceback ends nothing."""
     _open: int = 0
     _start: int = 0
     _agent: bool = False
@@ -85,6 +92,8 @@ class Speech:
             self._begin(number)
         elif text.startswith(_CHAIN):
             self._chain()
+        elif text.startswith(_IGNORED):
+            self._ignored = number
         elif self._open:
             self._read(number, text, hit, sure=sure)
         elif hit is not None:
@@ -102,7 +111,7 @@ class Speech:
         """Tell whether training went on behind an exception: it was caught, and told for the record."""
         after = list(self.last_lines)[-(self.last - said.end) :] if self.last > said.end else []
         steps = [line for line in after if _STEP.search(line) and not _TROUBLE.search(line)]
-        return len(steps) >= STEPS_AFTER
+        return len(steps) >= STEPS_AFTER or any(_DONE.search(line) and not _TROUBLE.search(line) for line in after)
 
     def _begin(self, number: int) -> None:
         if self._open == 0 or number - self._start > PATIENCE:
@@ -150,7 +159,9 @@ class Speech:
         frames = tuple(self._frames)
         failure = Failure(error=text.strip()[:500], where=frames[-1] if frames else "", line=number, frames=frames)
         hits = tuple(self._hits)
-        self.utterances.append(Utterance(failure, hits, self._start, number, self._agent))
+        ignored = 0 < self._ignored < self._start <= self._ignored + FEW_LINES
+        if not ignored:
+            self.utterances.append(Utterance(failure, hits, self._start, number, self._agent))
         if not self._agent:
             self.last_lines.append(failure.error[:300])
         self._open -= 1

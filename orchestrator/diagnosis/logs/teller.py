@@ -20,7 +20,6 @@ _CRASH = re.compile(
     r"^\s*(?:Fatal Python error|terminate called|what\(\):|\[[EF]\d{4} |\*\*\*|free\(\)|malloc|double free|.*Assertion )"
 )
 _PROGRAM = re.compile(r"^(?:[\w./@+-]+: )+|^\S+@\S+: ")
-_GOES_ON = re.compile(r"\b(?:steps?|epochs?|iters?|iteration|loss|done|finished|completed?|saved)\b", re.IGNORECASE)
 KILLED = frozenset({9, 15})
 SSH_ENDED = 255
 
@@ -54,6 +53,9 @@ class NodeTeller:
         agent = log.speech(AGENT)
         self._agent_said = [*(agent.utterances if agent else ()), *(one for one in said if one.agent)]
         self._nameless = [one for one in said if not one.agent]
+        if speech and not ranks and not self._agent_said and not log.agent.failed:
+            # One process alone: what it went on after did not end it.
+            self._nameless = [one for one in self._nameless if not speech.went_on(one)]
 
     def ranks(self) -> list[RankStory]:
         """Tell of every rank of the node."""
@@ -66,13 +68,13 @@ class NodeTeller:
             return []
         last = self._nameless[-1]
         code, signal = parse_status(self._log.exit_code) if self._log.exit_code is not None else (None, None)
-        if code == 0 or (code is None and self._went_on(last)):
+        if code == 0:
             return []
         return [
             RankStory(
-                rank=self._node_rank,
+                rank=self._node_rank if self._log.task is None else self._log.task,
                 node_rank=self._node_rank,
-                local_rank=0,
+                local_rank=0 if self._log.task is None else None,
                 code=code,
                 signal=signal,
                 failure=last.failure,
@@ -81,17 +83,9 @@ class NodeTeller:
             )
         ]
 
-    def _went_on(self, last: Utterance) -> bool:
-        """Tell whether training went on behind an exception: it was caught, and told for the record."""
-        speech = self._log.speech(ANYONE)
-        after = speech.last - last.end if speech is not None else 0
-        if speech is None or after <= 0:
-            return False
-        return after > len(speech.last_lines) or any(map(_GOES_ON.search, list(speech.last_lines)[-after:]))
-
     def _rank(self, rank: int, nameless: Utterance | None) -> RankStory:
         claim = self._claims.get(rank)
-        local = claim.local_rank if claim else rank - min(self._ranks)
+        local = claim.local_rank if claim else self._local_of(rank)
         speech = self._log.speech(("rank", rank)) or self._log.speech(("local", local))
         last = speech.utterances[-1] if speech and speech.utterances else nameless
         failure = last.failure if last else self._beside.errors.get(rank) or self._log.agent.told.get(rank)
@@ -126,6 +120,16 @@ class NodeTeller:
             hits=hits,
             file=self._log.file,
         )
+
+    def _local_of(self, rank: int) -> int:
+        """Give the local rank: as a line tells it, or as they are numbered."""
+        told = self._log.locals
+        first = min((one - local for one, local in told.items()), default=None)
+        if first is None:
+            first = (
+                min(self._ranks) if not self._log.teed or self._log.ranks else min(self._ranks) - min(self._log.teed)
+            )
+        return rank - first
 
     def _progress_hits(self, speech: Speech | None) -> tuple[Hit, ...]:
         """Give the figures of NCCL's watchdog, wherever a rank told them."""

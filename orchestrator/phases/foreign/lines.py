@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +12,8 @@ HEAD = 2 << 20
 TAIL = 8 << 20
 WHOLE = 16 << 20
 """A file up to this size is read line by line from end to end."""
+MOST_MIDDLE = 8 << 20
+"""Of the middle no more is read: where every line could matter, the ends tell enough."""
 LONGEST = 16 << 10
 """Of a longer line the beginning is taken."""
 WORDS = (
@@ -32,8 +36,45 @@ WORDS = (
 BEFORE, AFTER = 4 << 10, 64 << 10
 """So much around such a word is read: the lines that led to it, and a traceback with all of its frames."""
 
+PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
+LOOKED_AT = 4096
+STRANGE = 0.2
+_WIDE = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_COLOR = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+_NO_TEXT = re.compile(r"[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f\ufffd]")
+
 Part = tuple[int, list[str]]
 """The number of the first line, and the lines."""
+
+
+def find_packing(path: Path) -> str:
+    """Name what a file is that holds no text: how it was packed, or "binary"; empty for a log.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(LOOKED_AT)
+    if packed := next((name for magic, name in PACKED.items() if head.startswith(magic)), ""):
+        return packed
+    if head[:2] in _WIDE:
+        return ""
+    # A log that was cut at its beginning while it was written holds NULs there, and is one all the same.
+    text = head.replace(b"\0", b"").decode("utf-8", "replace")
+    return "binary" if len(_NO_TEXT.findall(text)) > STRANGE * len(text) else ""
+
+
+def _read_chunks(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Give the bytes of a file with where they begin and end; text of two bytes a character, as Windows writes it, as UTF-8."""
+    done = 0
+    decoder: codecs.IncrementalDecoder | None = None
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            at, done = done, done + len(chunk)
+            if at == 0 and chunk[:2] in _WIDE:
+                decoder = codecs.getincrementaldecoder(_WIDE[chunk[:2]])("replace")
+                chunk = chunk[2:]
+            yield at, done, decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
 
 
 def read_parts(path: Path) -> Iterator[Part]:
@@ -43,22 +84,21 @@ def read_parts(path: Path) -> Iterator[Part]:
         OSError: it cannot be read.
     """
     size = path.stat().st_size
-    number, done, until = 1, 0, 0
+    number, until, left = 1, 0, MOST_MIDDLE
     held = b""
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            at, done = done, done + len(chunk)
-            whole, newline, rest = chunk.rpartition(b"\n")
-            if not newline:
-                held = (held + chunk)[:LONGEST]
-                continue
-            data, held = held + whole, rest
-            if size <= WHOLE or at < HEAD or done > size - TAIL:
-                yield number, [_clean(line) for line in data.split(b"\n")]
-            else:
-                windows, until = _find_windows(data, until)
-                yield from _cut_out(data, windows, number)
-            number += data.count(b"\n") + 1
+    for at, done, chunk in _read_chunks(path):
+        whole, newline, rest = chunk.rpartition(b"\n")
+        if not newline:
+            held = (held + chunk)[:LONGEST]
+            continue
+        data, held = held + whole, rest
+        if size <= WHOLE or at < HEAD or done > size - TAIL:
+            yield number, [_clean(line) for line in data.split(b"\n")]
+        elif left > 0:
+            windows, until = _find_windows(data, until)
+            left -= sum(min(end, len(data)) - start for start, end in windows)
+            yield from _cut_out(data, windows, number)
+        number += data.count(b"\n") + 1
     if held:
         yield number, [_clean(held)]
 
@@ -93,7 +133,9 @@ def _cut_out(data: bytes, windows: Sequence[tuple[int, int]], number: int) -> It
 
 
 def _clean(line: bytes) -> str:
-    line = line[:LONGEST].rstrip(b"\r")
+    line = line[:LONGEST].rstrip(b"\r").lstrip(b"\0").removeprefix(codecs.BOM_UTF8)
+    if b"\x1b" in line:
+        line = _COLOR.sub(b"", line)
     if b"\r" in line:
         # A progress bar that overwrote itself: its last state, and what followed.
         line = line.rpartition(b"\r")[2] or line

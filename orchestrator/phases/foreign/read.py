@@ -19,12 +19,13 @@ from orchestrator.diagnosis.logs.scan import scan_lines
 from orchestrator.diagnosis.logs.teller import Beside
 from orchestrator.diagnosis.logs.tracebacks import Failure, parse_error_file
 from orchestrator.errors import UsageError
-from orchestrator.phases.foreign.lines import read_parts
+from orchestrator.phases.foreign.lines import find_packing, read_parts
 from orchestrator.phases.foreign.logs import read_logs
 from orchestrator.phases.foreign.ours import is_experiment
 from orchestrator.values import Evidence
 
 LOG_ENDINGS = (".log", ".txt", ".out", ".err")
+PACKED_ENDINGS = (".gz", ".zst", ".xz", ".bz2")
 MOST_SHOWN = 4
 MOST_BESIDE = 64 << 20
 """A stack or a flight recorder dump is never larger."""
@@ -54,6 +55,8 @@ class Job:
     case: Case
     logs: Sequence[NodeLog] = ()
     """What the case was made of."""
+    unread: Sequence[str] = ()
+    """Files that would be logs if they were text, each with what they are."""
 
 
 @dataclass
@@ -67,6 +70,7 @@ class _Folder:
     errors: list[tuple[int, Path]] = field(default_factory=list)
     counts: list[Path] = field(default_factory=list)
     """What NCCL's own service tells."""
+    unread: list[str] = field(default_factory=list)
 
 
 def read_jobs(path: Path) -> list[Job]:
@@ -79,8 +83,11 @@ def read_jobs(path: Path) -> list[Job]:
         if path.is_dir():
             jobs = _read_folder(path)
         elif path.is_file():
+            _refuse([f"{path.name} ({what})"] if (what := find_packing(path)) else [], path)
             logs = read_logs(path.stem, [path], path.parent)
             jobs = [Job("", build_log_case(logs), logs)]
+        elif path.exists():
+            raise UsageError(what="it is no file and no folder", where=str(path))
         else:
             raise UsageError(what=f"there is no run, folder or file {path}", remedy="aorta-launch ls lists the runs")
     except OSError as error:
@@ -90,6 +97,17 @@ def read_jobs(path: Path) -> list[Job]:
             what="no log lies there", where=str(path), remedy=f"one file a node, ending in {', '.join(LOG_ENDINGS)}"
         )
     return jobs
+
+
+def _refuse(unread: Sequence[str], path: Path) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        UsageError: there is any.
+    """
+    if unread:
+        shown = f"{', '.join(unread[:MOST_SHOWN])}{' …' if len(unread) > MOST_SHOWN else ''}"
+        raise UsageError(what=f"no text: {shown}", where=str(path), remedy="unpack it, and ask again")
 
 
 def _read_folder(path: Path) -> list[Job]:
@@ -106,6 +124,7 @@ def _read_folder(path: Path) -> list[Job]:
     if len(jobs) > 1:
         return [_build_job(name, files, _Folder(), path) for name, files in sorted(jobs.items())]
     if not jobs and not (found.stacks or found.dumps):
+        _refuse(found.unread, path)
         return []
     return [_build_job("", [(file.stem, file) for file in found.logs], found, path)]
 
@@ -120,19 +139,27 @@ def _sort_files(files: Iterable[Path]) -> _Folder:
             found.dumps.append((int(flight["rank"]), file))
         elif error := _ERROR.match(file.name):
             found.errors.append((int(error["rank"]), file))
+        elif file.suffix in PACKED_ENDINGS and Path(file.stem).suffix in LOG_ENDINGS:
+            found.unread.append(file.name)
         elif file.suffix in LOG_ENDINGS:
-            if kernel := _KERNEL.match(file.name):
-                found.kernels.append((kernel["node"], file))
-            elif stack := _STACK.search(file.stem):
-                found.stacks.append((int(stack["rank"]), file))
-            elif _RAS.search(file.stem):
-                found.counts.append(file)
-            elif not _SOCKETS.match(file.stem) and not file.stem.startswith("error_file"):
-                texts.append(file)
+            _sort_text(file, found, texts)
     nodes = [file for file in texts if _NODE_FILE.match(file.stem)]
     logs = [file for file in texts if file.suffix == ".log"]
     found.logs = nodes or logs or texts
     return found
+
+
+def _sort_text(file: Path, found: _Folder, texts: list[Path]) -> None:
+    if what := find_packing(file):
+        found.unread.append(f"{file.name} ({what})")
+    elif kernel := _KERNEL.match(file.name):
+        found.kernels.append((kernel["node"], file))
+    elif stack := _STACK.search(file.stem):
+        found.stacks.append((int(stack["rank"]), file))
+    elif _RAS.search(file.stem):
+        found.counts.append(file)
+    elif not _SOCKETS.match(file.stem) and not file.stem.startswith("error_file"):
+        texts.append(file)
 
 
 def _build_job(job: str, named: Sequence[tuple[str, Path]], found: _Folder, root: Path) -> Job:
@@ -158,7 +185,7 @@ def _build_job(job: str, named: Sequence[tuple[str, Path]], found: _Folder, root
             places=places,
         ),
     )
-    return Job(job, case, logs)
+    return Job(job, case, logs, found.unread)
 
 
 def _read_single_files(singles: Sequence[tuple[str, Path]], root: Path) -> NodeLog:

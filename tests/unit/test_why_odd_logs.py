@@ -1,0 +1,136 @@
+"""Logs that are not what one expects: survived errors, good ends, other encodings, schedulers' own lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main as cli
+from orchestrator.phases.foreign import lines as foreign_lines
+from orchestrator.phases.foreign.lines import read_parts
+
+TRACE = """Traceback (most recent call last):
+  File "/home/u/proj/train.py", line 88, in <module>
+    main()
+  File "/home/u/proj/train.py", line 41, in main
+    out = model(x)
+RuntimeError: shape '[4, 8]' is invalid for input of size 16
+"""
+STEPS = "".join(f"step {step} loss {1 / (step + 1):.3f}\n" for step in range(50))
+
+
+def label(mark: str, text: str) -> str:
+    return "".join(f"{mark}{line}\n" for line in text.splitlines())
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "d").mkdir()
+
+
+def page(folder: Path, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    assert cli(["why", str(folder)]) == code
+    told = capsys.readouterr()
+    return told.out + told.err
+
+
+def why(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert cli(["why", str(folder), "--json"]) == 0
+    verdict: dict[str, Any] = json.loads(capsys.readouterr().out)["verdict"]
+    return verdict
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        STEPS,
+        "hello\n",
+        f"{STEPS}ERROR:root:could not fetch sample 12\n{TRACE}{STEPS}",
+        f"{STEPS}{TRACE}{STEPS}CUDA out of memory recovered: retrying with batch size 4\n{STEPS}Training finished. done\n",
+        f"{STEPS}ERROR: upload failed\n{TRACE}training done, final loss 0.1\n",
+        f"{STEPS}{TRACE}{STEPS}{TRACE}{STEPS}",
+        f"[rank0] hello\n[rank1] hello\n{STEPS}",
+        f"{STEPS}done\nException ignored in: <function Foo.__del__ at 0x7f>\n{TRACE}",
+        f"{STEPS}--- Logging error ---\n{TRACE}Call stack:\n  File \"/w/a.py\", line 3, in f\nMessage: 'x'\n",
+    ],
+)
+def test_a_log_that_tells_of_no_end_is_not_said_to_have_failed(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "node-a.log").write_text(text)
+    verdict = why(tmp_path / "d", capsys)
+    assert (verdict["family"], verdict["confidence"], verdict["rule"]) == ("UNKNOWN", "unknown", "no sign")
+    assert verdict["first_failure"]["rank"] is verdict["first_failure"]["exit_code"] is None
+    assert page(tmp_path / "d", capsys).startswith(
+        "UNDECIDED · nothing in these logs tells of a failure, or of an end\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "wandb: Run history: loss 0.1\nwandb: step 3\nwandb: done\n",
+        "error at step 3, loss 0.2\nsaving at step 3 failed\n",
+        "/opt/lib/resource_tracker.py: UserWarning: leaked semaphore objects\n  warnings.warn(\n" * 6,
+    ],
+)
+def test_what_the_dying_say_is_no_sign_of_life(after: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "d" / "node-a.log").write_text(STEPS + TRACE + after)
+    verdict = why(tmp_path / "d", capsys)
+    assert verdict["first_failure"]["rank"] == 0
+    assert verdict["first_failure"]["exit_code"] is None
+    assert "shape" in verdict["cause"]
+
+
+@pytest.mark.parametrize("way", ["colours", "utf-16", "utf-8-sig", "nuls"])
+def test_in_whatever_way_a_log_is_written_it_is_read(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "".join(f"\x1b[31m{line}\x1b[0m\n" for line in TRACE.splitlines()) if way == "colours" else TRACE
+    data = text.encode(way) if way.startswith("utf") else text.encode()
+    (tmp_path / "d" / "node-a.log").write_bytes(b"\0" * 9999 + data if way == "nuls" else data)
+    verdict = why(tmp_path / "d", capsys)
+    assert verdict["first_failure"]["rank"] == 0
+    assert verdict["first_failure"]["error"].startswith("RuntimeError: shape")
+
+
+def test_a_wide_log_has_the_same_lines_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_lines, "CHUNK", 101)
+    (tmp_path / "a.log").write_text(TRACE, encoding="utf-16")
+    (tmp_path / "b.log").write_text(TRACE)
+    parts = [list(read_parts(tmp_path / f"{name}.log")) for name in "ab"]
+    assert [[line for _, lines in one for line in lines if line] for one in parts] == [TRACE.splitlines()] * 2
+
+
+def test_packed_files_and_bytes_are_no_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "d"
+    (folder / "x.log").write_bytes(gzip.compress(TRACE.encode()))
+    told = page(folder, capsys, 2)
+    assert "x.log" in told
+    assert "gzip" in told
+    assert "gzip" in page(folder / "x.log", capsys, 2)
+    (folder / "node-b.log").write_bytes(os.urandom(9000))
+    assert "x.log" in page(folder, capsys, 2)
+    (folder / "node-a.log.gz").write_bytes(gzip.compress(TRACE.encode()))
+    (folder / "node-c.log").write_text(TRACE)
+    told = page(folder, capsys)
+    assert "rank 0" in told.splitlines()[0]
+    (unread,) = [line for line in told.splitlines() if "not read" in line]
+    assert all(name in unread for name in ("x.log (gzip)", "node-b.log (binary)", "node-a.log.gz"))
+
+
+def test_of_a_log_full_of_tracebacks_a_part_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"CHUNK": 1000, "HEAD": 1000, "TAIL": 1000, "WHOLE": 0, "MOST_MIDDLE": 5000}
+    for name, size in sizes.items():
+        monkeypatch.setattr(foreign_lines, name, size)
+    (tmp_path / "a.log").write_text(TRACE * 1000)
+    parts = list(read_parts(tmp_path / "a.log"))
+    assert sum(len(lines) for _, lines in parts) < 300
+    assert parts[-1][0] + len(parts[-1][1]) == 6001
