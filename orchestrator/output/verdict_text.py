@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.diagnosis.causes import CAUSES
-from orchestrator.output.wording import count, render_duration, render_held, strip_controls
+from orchestrator.output.wording import count, hide_secrets, render_duration, render_held, strip_controls
 from orchestrator.values import Evidence, FirstFailure, Plan, RunState, Verdict
 
 WORDS: dict[RunState, tuple[str, str]] = {
@@ -22,6 +22,8 @@ WORDS: dict[RunState, tuple[str, str]] = {
 }
 MOST_SURVIVORS = 20
 MOST_FRAMES = 3
+HEADLINE, LINE = 160, 400
+"""Characters: who wants to read all of a message has its file and line."""
 _LABEL_WIDTH = 15
 
 
@@ -34,12 +36,12 @@ def render_verdict(verdict: Verdict, plan: Plan, experiment: Path | str) -> Text
         text.append(f" in {render_duration(verdict.duration_s)} · {size} · results in {experiment}")
     else:
         culprit = _render_culprit(verdict.first_failure, plan)
-        said = [f"after {render_duration(verdict.duration_s)}", culprit, _one_line(verdict.cause)]
+        said = [f"after {render_duration(verdict.duration_s)}", culprit, _one_line(verdict.cause, HEADLINE)]
         text.append(" " + " · ".join(filter(None, said)))
     for label, lines in _build_rows(verdict, plan, experiment):
         for place, line in enumerate(lines):
             text.append(f"\n  {label if place == 0 else '':<{_LABEL_WIDTH}}", "bold")
-            text.append(strip_controls(line))
+            text.append(hide_secrets(strip_controls(line)))
     return text
 
 
@@ -84,7 +86,7 @@ def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[tu
         if first.traceback:
             rows.append(("where", shorten_code(_render_where(first), plan).splitlines()))
     if verdict.reason:
-        rows.append(("reason", [_one_line(verdict.reason) + (f" ({verdict.confidence})" if first else "")]))
+        rows.append(("reason", [_one_line(verdict.reason, LINE) + (f" ({verdict.confidence})" if first else "")]))
     if verdict.last_lines:
         rows.append(("last lines", list(verdict.last_lines)))
     if others := _render_others(verdict):
@@ -170,7 +172,7 @@ def _render_ending(first: FirstFailure) -> str:
         ending = f"ended by {first.signal}"
     elif first.exit_code is not None:
         ending = f"exit code {first.exit_code}"
-    return " · ".join(filter(None, (_one_line(first.error), ending)))
+    return " · ".join(filter(None, (_one_line(first.error, LINE), ending)))
 
 
 def _render_evidence(evidence: Evidence) -> str:
@@ -181,5 +183,6 @@ def _render_moment(time: float, timespec: str, between: str = "T") -> str:
     return datetime.fromtimestamp(time, UTC).isoformat(between, timespec).replace("+00:00", "Z")
 
 
-def _one_line(text: str) -> str:
-    return " ".join(strip_controls(text).split())
+def _one_line(text: str, most: int) -> str:
+    line = " ".join(strip_controls(text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from orchestrator.diagnosis.ladder.facts import NO_SIGN
 from orchestrator.output.verdict_text import WORDS, render_remedy, verdict_document
-from orchestrator.output.wording import count, strip_controls
+from orchestrator.output.wording import count, hide_secrets, strip_controls
 from orchestrator.values import FirstFailure, Verdict
 
 LABEL_WIDTH = 15
@@ -35,7 +35,7 @@ def render_why(verdict: Verdict, source: str, job: str = "", unread: Sequence[st
     for label, lines in rows:
         for place, line in enumerate(lines):
             text.append(f"\n  {label if place == 0 else '':<{LABEL_WIDTH}}", "bold")
-            text.append(strip_controls(line))
+            text.append(hide_secrets(strip_controls(line)))
     return text
 
 
@@ -111,4 +111,4 @@ def _render_others(verdict: Verdict) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(strip_controls(text).split())
+    return hide_secrets(" ".join(strip_controls(text).split()))

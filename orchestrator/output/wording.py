@@ -22,6 +22,20 @@ def strip_controls(text: str) -> str:
     return _SEQUENCE.sub("", text) if CONTROL.search(text) else text
 
 
+_SECRET = re.compile(
+    r"(?<=//)[^/@\s]+(?=@)|(?<=bearer )[\w.~+/=-]{8,}"  # who logs in, within a URL or a header
+    r"|\b(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-)[\w-]{16,}|\bAKIA[0-9A-Z]{16}\b"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"
+    r"""|(?:(?<=token=)|(?<=key=)|(?<=secret=)|(?<=password=)|(?<=passwd=))["']?(?![\d.]+\b)[^\s"',;)]{8,}""",
+    re.IGNORECASE,
+)
+
+
+def hide_secrets(text: str) -> str:
+    """Hide what looks like a key, a token or a password: a page is what people pass on."""
+    return _SECRET.sub("***", text)
+
+
 def keep_colors(text: str) -> str:
     """Remove everything that strip_controls removes, except colours."""
     return _SEQUENCE.sub(lambda match: match["color"] or "", text)

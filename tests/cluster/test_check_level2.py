@@ -79,6 +79,7 @@ def test_a_node_that_is_held_to_part_of_a_core_is_named(fresh_cluster: FreshClus
     assert all(one["busy_share"] > 0 for one in load["gauges"])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_ctrl_c_and_the_death_of_the_launcher_leave_no_load_behind(nodes3: Cluster, tmp_path: Path) -> None:
     before = nodes3.process_tables()

@@ -113,6 +113,7 @@ NFT = """table inet filter {
 """As Debian's nftables.conf is written, with a port of the rendezvous let in."""
 
 
+@pytest.mark.long
 def test_networks_that_are_odd_are_told(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
     """One call finds: a firewall of nftables, a translated address, another way back, a narrow cable, dead UDP, a shared address."""
     cluster = fresh_cluster(4)

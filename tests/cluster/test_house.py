@@ -77,6 +77,7 @@ def count_logins(cluster: Cluster) -> dict[int, int]:
     return {k: (cluster.folder(k) / "sshd.log").read_text().count("Accepted ") for k in cluster.numbers}
 
 
+@pytest.mark.long
 def test_prune_leaves_a_live_run_among_the_old_ones(nodes3: Cluster, tmp_path: Path) -> None:
     house = House(nodes3, tmp_path)
     scene = house.scene

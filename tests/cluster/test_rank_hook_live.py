@@ -122,6 +122,7 @@ def test_a_hanging_rank_and_the_one_that_waits_for_it_are_told_apart(
         agent.end()
 
 
+@pytest.mark.long
 def test_the_agent_reads_the_error_of_a_script_without_record(folder: Path) -> None:
     agent = Agent(folder, "fail")
     try:

@@ -79,12 +79,14 @@ def test_the_demo_learns_what_holds_for_sequences_never_seen(tmp_path: Path) -> 
     assert losses[-1] < losses[0] / 2
 
 
+@pytest.mark.long
 def test_the_control_with_shuffled_targets_learns_nothing(tmp_path: Path) -> None:
     losses = held_out(train(tmp_path / "run", shuffle_targets="true"))
     print("held-out loss of the control:", losses)
     assert losses[-1] > 0.97 * losses[0]
 
 
+@pytest.mark.long
 def test_each_rank_writes_its_metrics_and_a_second_run_is_the_same(tmp_path: Path) -> None:
     small = {"max_steps": 5, "log_every": 2, "eval_every": 4, "d_model": 16}
     first, second = train(tmp_path / "a", **small), train(tmp_path / "b", **small)

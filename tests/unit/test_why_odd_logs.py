@@ -134,3 +134,92 @@ def test_of_a_log_full_of_tracebacks_a_part_is_read(tmp_path: Path, monkeypatch:
     parts = list(read_parts(tmp_path / "a.log"))
     assert sum(len(lines) for _, lines in parts) < 300
     assert parts[-1][0] + len(parts[-1][1]) == 6001
+
+
+LABELLED = "".join(f"{task}: step {step}\n" for step in range(20) for task in range(4))
+OOM_KILL = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0. Some of the step tasks have been OOM Killed.\n"
+)
+CANCELLED = "slurmstepd: error: *** STEP 123.0 ON node-a CANCELLED AT 2026-11-27T23:20:00 ***\n"
+
+
+def test_what_a_task_raised_goes_before_what_the_scheduler_did_because_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "slurm-123.out").write_text(
+        f"{LABELLED}{label('3: ', TRACE)}srun: error: node-b: task 3: Exited with exit code 1\n{CANCELLED}"
+        f"srun: Terminating StepId=123.0\n0: {CANCELLED}srun: error: node-a: tasks 0-2: Terminated\n"
+    )
+    verdict = why(tmp_path / "d", capsys)
+    first = verdict["first_failure"]
+    assert (first["rank"], first["node"], first["exit_code"]) == (3, "task 3", 1)
+    assert first["error"].startswith("RuntimeError: shape")
+
+
+@pytest.mark.parametrize(
+    ("lines", "family", "node"),
+    [
+        (
+            f"{OOM_KILL}srun: error: node-b: task 2: Out Of Memory\nsrun: error: node-a: tasks 0-1: Terminated\n",
+            "OOM_HOST",
+            "task 2",
+        ),
+        (CANCELLED.replace(" ***\n", " DUE TO TIME LIMIT ***\n"), "TIME_LIMIT", None),
+        (CANCELLED, "KILLED", None),
+    ],
+)
+def test_the_schedulers_own_lines_are_read(
+    lines: str, family: str, node: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "slurm-123.out").write_text(LABELLED + lines)
+    verdict = why(tmp_path / "d", capsys)
+    assert (verdict["family"], verdict["first_failure"]["node"]) == (family, node)
+    assert verdict["evidence"][0]["line"] == 81
+
+
+@pytest.mark.parametrize("mark", ["[default3]:", "[default3]:[rank3]: "])
+def test_torchruns_marks_tell_the_local_rank(mark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = "".join(f"[default{rank}]:step {step}\n" for step in range(5) for rank in range(4))
+    (tmp_path / "d" / "node-a.log").write_text(steps + label(mark, TRACE))
+    first = why(tmp_path / "d", capsys)["first_failure"]
+    assert (first["rank"], first["local_rank"], first["node"]) == (3, 3, "node-a")
+
+
+def test_words_in_brackets_are_no_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "d" / "node-a.log").write_text("".join(f"[epoch{n}]: loss 0.1\n" for n in range(5)) + TRACE)
+    assert why(tmp_path / "d", capsys)["first_failure"]["rank"] == 0
+
+
+def test_a_fifo_for_a_record_is_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "d" / "run.json")
+    (tmp_path / "d" / "a.log").write_text(TRACE)
+    assert why(tmp_path / "d", capsys)["first_failure"]["rank"] == 0
+    assert "is no file" in page(tmp_path / "d" / "run.json", capsys, 2)
+    assert "is no file" in page(Path("/dev/null"), capsys, 2)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"state": "failed", "run_id": 5, "nodes": "abc", "plan": [], "verdict": "x"}',
+        '{"state": "failed", "run_id": "a-b", "nodes": [{"name": "a", "host": "a"}], "plan": {}, "verdict": {"state": 1}}',
+        '{"state": "failed", "run_id": [], "nodes": 7, "plan": 9}',
+        '{"state": ' + "[" * 99999,
+    ],
+)
+def test_beside_a_record_that_is_none_the_logs_tell(
+    record: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "run.json").write_text(record)
+    (tmp_path / "d" / "a.log").write_text(TRACE)
+    assert why(tmp_path / "d", capsys)["first_failure"]["rank"] == 0
+
+
+def test_what_may_be_a_secret_is_not_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token, key = "hf_" + "Abcdefgh" * 4, "0123456789abcdef" * 2
+    (tmp_path / "d" / "a.log").write_text(
+        TRACE.replace("RuntimeError: ", f"ValueError: {token} https://me:pa55word@host/x WANDB_API_KEY={key} ")
+    )
+    told = page(tmp_path / "d", capsys)
+    assert not any(word in told for word in (token, "pa55word", key))
+    assert "WANDB_API_KEY=***" in told

@@ -12,6 +12,8 @@ from orchestrator.diagnosis.logs.speech import is_telling
 
 MOST_NAMED = 4
 LEAST_PRINTED = 3
+OF_ALL = frozenset({"time.scheduler", "time.preempted"})
+"""Said of a whole job: no node is to blame."""
 
 
 def have(facts: Facts, cause_id: str) -> list[tuple[NodeStory, Hit]]:
@@ -48,11 +50,22 @@ def by_agent_cause(facts: Facts) -> Judgement | None:
         confidence="likely",
         cause=cause,
         cause_id=cause_id,
-        node_rank=min(alike, key=lambda one: one.node_rank).node_rank if everyone else node.node_rank,
-        reason=f"{'all nodes say' if everyone else f'{node.name} says'} so before any rank failed",
+        node_rank=None
+        if cause_id in OF_ALL
+        else min(alike, key=lambda one: one.node_rank).node_rank
+        if everyone
+        else node.node_rank,
+        reason=_say_who(facts, "all nodes say" if everyone else f"{node.name} says", cause_id),
         evidence=show(node, hit),
         remedy=remedy,
     )
+
+
+def _say_who(facts: Facts, who: str, cause_id: str) -> str:
+    if cause_id in OF_ALL:
+        return "the scheduler's own line says so"
+    known = facts.case.watched or facts.case.ranks
+    return f"{who} so before any rank failed" if known else f"{who} so; which rank it was is not told"
 
 
 def _only_printed(node: NodeStory) -> bool:

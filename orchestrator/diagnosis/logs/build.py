@@ -75,6 +75,6 @@ def _add_teed(logs: Sequence[NodeLog], sure: dict[str, set[int]]) -> None:
             first += max(log.teed) + 1
         return
     for log in logs:
-        firsts = {rank - local for rank, local in log.locals.items()}
+        firsts = {rank - local for rank, local in log.local_of.items()}
         if len(firsts) == 1:
             sure[log.name] |= {min(firsts) + local for local in log.teed}

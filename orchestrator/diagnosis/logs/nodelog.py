@@ -61,7 +61,7 @@ class NodeLog:
     marked: set[int] = field(default_factory=set)
     seen: set[int] = field(default_factory=set)
     """Ranks that are spoken of as ranks here."""
-    locals: dict[int, int] = field(default_factory=dict)
+    local_of: dict[int, int] = field(default_factory=dict)
     """Local ranks by rank, where a line names both."""
     task: int | None = None
     """The number that a scheduler gave to the one process that speaks here."""
@@ -139,6 +139,12 @@ class NodeLogReader:
                 speaker, words, sure = spoken[number - first]
                 self._take(number, text, (speaker, words, sure), find(number, words))
 
+    def _take_mark(self, text: str) -> None:
+        if teed := _TEED.match(text):
+            self.log.marked.add(int(teed["local"]))
+            if teed["rank"]:
+                self.log.local_of[int(teed["rank"])] = int(teed["local"])
+
     def _take(self, number: int, text: str, spoken: tuple[Speaker, str, bool], hit: Hit | None) -> None:
         log = self.log
         if "ank" in text:
@@ -146,10 +152,8 @@ class NodeLogReader:
         if "orld" in text.lower() and (world := _WORLD.search(text)):
             log.world_size = int(world["size"])
         speaker, words, sure = spoken
-        if text.startswith("[") and text != words and (teed := _TEED.match(text)):
-            log.marked.add(int(teed["local"]))
-            if teed["rank"]:
-                log.locals[int(teed["rank"])] = int(teed["local"])
+        if text != words:
+            self._take_mark(text)
         if speaker[0] in ("anyone", "agent") and log.agent.feed(number, words):
             speaker = AGENT
             if hit is None or hit.cause.role == "noise":

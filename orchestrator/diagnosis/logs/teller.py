@@ -123,7 +123,7 @@ class NodeTeller:
 
     def _local_of(self, rank: int) -> int:
         """Give the local rank: as a line tells it, or as they are numbered."""
-        told = self._log.locals
+        told = self._log.local_of
         first = min((one - local for one, local in told.items()), default=None)
         if first is None:
             first = (
