@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,15 @@ def render_verdict(verdict: Verdict, plan: Plan, experiment: Path | str) -> Text
 
 def verdict_document(verdict: Verdict) -> dict[str, Any]:
     """Build the JSON document of a verdict."""
+    verdict = replace(
+        verdict,
+        cause=hide_secrets(verdict.cause),
+        reason=hide_secrets(verdict.reason),
+        last_lines=tuple(map(hide_secrets, verdict.last_lines)),
+    )
     first = asdict(verdict.first_failure) if verdict.first_failure else None
+    if first:
+        first["error"] = hide_secrets(first["error"])
     if first and first["time"] is not None:
         first["time"] = _render_moment(first["time"], "milliseconds")
     return {
@@ -184,5 +192,5 @@ def _render_moment(time: float, timespec: str, between: str = "T") -> str:
 
 
 def _one_line(text: str, most: int) -> str:
-    line = " ".join(strip_controls(text).split())
+    line = hide_secrets(" ".join(strip_controls(text).split()))
     return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -16,7 +16,7 @@ from orchestrator.diagnosis.live import Texts
 from orchestrator.diagnosis.verdict import build_verdict
 from orchestrator.node import clock
 from orchestrator.output.verdict_text import shorten_code
-from orchestrator.output.wording import strip_controls
+from orchestrator.output.wording import hide_secrets, strip_controls
 from orchestrator.phases.evidence import Evidence
 from orchestrator.phases.reader import NodeReader
 from orchestrator.phases.texts import build_texts
@@ -136,4 +136,4 @@ def first_words(decider: Decider, texts: Texts, plan: Plan) -> str:
         return ""
     who = f"rank {first.rank} on node {first.node_rank} {first.node}" if first.rank is not None else first.node
     where = f" at {shorten_code(first.traceback, plan)}" if first.traceback else ""
-    return strip_controls(f"first failure: {who}: {first.error}{where}")
+    return hide_secrets(strip_controls(f"first failure: {who}: {first.error}{where}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.values import Evidence, Plan
 
 TAIL = 1 << 16
+LEAST_SECRET = 6
+"""Characters: shorter values stand in many a word."""
 
 
 def read_tail(path: Path, size: int = TAIL) -> str:
@@ -38,12 +40,25 @@ def count_lines_before_tail(path: Path) -> int:
     return lines
 
 
+def build_mask(plan: Plan) -> Callable[[str], str]:
+    """Build what hides the values that were given as secrets; after a take-over nobody here knows them any more."""
+    values = {one.value for node in plan.nodes for one in node.env if one.secret and len(one.value) >= LEAST_SECRET}
+
+    def mask(text: str) -> str:
+        for value in sorted(values, key=len, reverse=True):
+            text = text.replace(value, "***")
+        return text
+
+    return mask
+
+
 def build_texts(plan: Plan, paths: ExperimentPaths, told: Mapping[int, Mapping[str, Any]]) -> Texts:
     """Build the readers that a verdict asks; `told` is what the nodes wrote down when the run broke."""
+    mask = build_mask(plan)
 
     def rank_error_file(rank: int) -> bytes:
         path = paths.error_file(rank)
-        return path.read_bytes() if path.exists() else b""
+        return mask(path.read_bytes().decode("utf-8", "replace")).encode() if path.exists() else b""
 
     def files(rank: int | None, node_rank: int) -> tuple[str, ...]:
         found = []
@@ -62,10 +77,10 @@ def build_texts(plan: Plan, paths: ExperimentPaths, told: Mapping[int, Mapping[s
         return Evidence(file=evidence.file, line=skipped + evidence.line)
 
     return Texts(
-        rank_err=lambda rank: read_tail(paths.rank_err(rank)),
-        rank_out=lambda rank: read_tail(paths.rank_out(rank)),
+        rank_err=lambda rank: mask(read_tail(paths.rank_err(rank))),
+        rank_out=lambda rank: mask(read_tail(paths.rank_out(rank))),
         rank_error_file=rank_error_file,
-        agent_err=lambda node_rank: read_tail(paths.agent_err(node_rank)),
+        agent_err=lambda node_rank: mask(read_tail(paths.agent_err(node_rank))),
         node_evidence=lambda node_rank: told.get(node_rank, {}),
         files=files,
         place=place,

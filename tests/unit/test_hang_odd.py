@@ -10,7 +10,8 @@ from test_stacks import frames_of
 
 from orchestrator.diagnosis.case import Odd
 from orchestrator.diagnosis.hang.flight import parse_dump
-from orchestrator.diagnosis.hang.odd import find_odd, name_ranks, with_ended
+from orchestrator.diagnosis.hang.naming import name_ranks
+from orchestrator.diagnosis.hang.odd import find_odd, with_ended
 from orchestrator.diagnosis.hang.stacks import Stack, parse_stack
 
 DATA = Path(__file__).parents[1] / "data"

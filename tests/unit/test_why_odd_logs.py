@@ -67,6 +67,7 @@ def test_a_log_that_tells_of_no_end_is_not_said_to_have_failed(
     verdict = why(tmp_path / "d", capsys)
     assert (verdict["family"], verdict["confidence"], verdict["rule"]) == ("UNKNOWN", "unknown", "no sign")
     assert verdict["first_failure"]["rank"] is verdict["first_failure"]["exit_code"] is None
+    assert not verdict["stopped"]
     assert page(tmp_path / "d", capsys).startswith(
         "UNDECIDED · nothing in these logs tells of a failure, or of an end\n"
     )
@@ -76,6 +77,7 @@ def test_a_log_that_tells_of_no_end_is_not_said_to_have_failed(
     "after",
     [
         "",
+        "\n" * 9,
         "wandb: Run history: loss 0.1\nwandb: step 3\nwandb: done\n",
         "error at step 3, loss 0.2\nsaving at step 3 failed\n",
         "/opt/lib/resource_tracker.py: UserWarning: leaked semaphore objects\n  warnings.warn(\n" * 6,
@@ -87,6 +89,18 @@ def test_what_the_dying_say_is_no_sign_of_life(after: str, tmp_path: Path, capsy
     assert verdict["first_failure"]["rank"] == 0
     assert verdict["first_failure"]["exit_code"] is None
     assert "shape" in verdict["cause"]
+
+
+def test_of_many_exceptions_that_nobody_signed_the_last_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "node-a.log").write_text(
+        "".join(TRACE.replace("shape", f"sorry {number}") for number in range(9))
+    )
+    verdict = why(tmp_path / "d", capsys)
+    assert (verdict["family"], verdict["rule"], verdict["confidence"]) == ("UNKNOWN", "undecided", "unknown")
+    assert "sorry 8" in verdict["cause"]
+    assert verdict["evidence"][0]["line"] == 54
 
 
 @pytest.mark.parametrize("way", ["colours", "utf-16", "utf-8-sig", "nuls"])
@@ -223,3 +237,39 @@ def test_what_may_be_a_secret_is_not_on_the_page(tmp_path: Path, capsys: pytest.
     told = page(tmp_path / "d", capsys)
     assert not any(word in told for word in (token, "pa55word", key))
     assert "WANDB_API_KEY=***" in told
+
+
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/w/a.py", line 10, in <module>
+  |     raise ExceptionGroup("many", errors)
+  | ExceptionGroup: many (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/w/a.py", line 5, in f
+    |     raise KeyError("tokens")
+    | KeyError: 'tokens'
+    +---------------- 2 ----------------
+    | Traceback (most recent call last):
+    |   File "/w/a.py", line 6, in g
+    |     raise TypeError("two")
+    | TypeError: two
+    +------------------------------------
+"""
+
+
+@pytest.mark.parametrize("after", ["", "bye\n", f"{STEPS}{TRACE}"])
+def test_of_a_group_of_exceptions_the_first_is_told(
+    after: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "a.log").write_text(f"{STEPS}  | a | table |\n{GROUP}{after}")
+    first = why(tmp_path / "d", capsys)["first_failure"]
+    if after.endswith(TRACE):
+        assert first["error"].startswith("RuntimeError")
+    else:
+        assert (first["error"], first["traceback"]) == ("KeyError: 'tokens'", "/w/a.py:5 in f")
+
+
+def test_addresses_are_labels_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = "".join(f"10.0.0.{node}: step {step}\n" for step in range(20) for node in (1, 2))
+    (tmp_path / "d" / "ds.log").write_text(steps + label("10.0.0.2: ", TRACE))
+    assert why(tmp_path / "d", capsys)["first_failure"]["node"] == "10.0.0.2"

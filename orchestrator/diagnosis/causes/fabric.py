@@ -14,7 +14,7 @@ FABRIC = (
         explanation="A network card gave up on a transfer. 12: no answer (peer ended, link, MTU, GID or flow control); 4: memory of the GPU could not be used (peermem, ACS); 10: not allowed; 13: receiver not ready; 5: told after another error.",
         remedy="With 12 see whether the peer ended first; then `ibstat` and link counters on both nodes; `--env NCCL_IB_DISABLE=1` shows whether sockets work.",
         patterns=(
-            r"Got completion (?:from peer (?P<peer>\S{1,60}?)(?:<\d+>)? )?with (?:status|error)[ =](?:\w{1,40}\()?(?P<st>\d+)\)?.{0,160}?vendor[ _]?err[ =](?P<ve>\d+)",
+            r"Got completion (?:from peer (?P<peer>\S{1,60}?)(?:<\d+>)? )?with (?:status|error)[ =](?:\w{1,40}\()?(?P<st>\d{1,5})\b\)?.{0,160}?vendor[ _]?err[ =](?P<ve>\d+)",
             r"status=IBV_WC_\w{1,40}\((?P<st2>\d+)\)",
         ),
         source="NCCL",

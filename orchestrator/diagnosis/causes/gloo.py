@@ -29,7 +29,7 @@ GLOO = (
         remedy="Go to that node.",
         patterns=(
             r"(?:Read|Write) error " + _PEER + r": (?:Connection reset by peer|Broken pipe)",
-            r"writev \[(?P<peer2>[0-9a-fA-F:.]{2,45})\]|(?:ConnectionResetError|BrokenPipeError): \[Errno \d+\]",
+            r"writev \[(?P<peer2>[0-9a-fA-F:.]{2,45})\]",
         ),
         source="a run of ours",
         section="consequences",
@@ -80,7 +80,7 @@ GLOO = (
         title="two ranks passed tensors of different size ({got} and {want} bytes)",
         explanation="A collective got fewer or more bytes than it waits for. The rank that says so is only the one that received.",
         remedy="Launch with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL`: every rank's shape is then compared and the odd one named.",
-        patterns=(r"op\.(?:preamble\.length|nbytes).{0,80}?(?P<got>\d+) vs (?P<want>\d+)",),
+        patterns=(r"op\.(?:preamble\.length|nbytes).{0,80}?\b(?P<got>\d{1,15}) vs (?P<want>\d{1,15})",),
         source="a run of ours",
         section="collectives-do-not-match",
     ),
@@ -105,7 +105,7 @@ GLOO = (
         explanation="At the same place of the program, ranks called different operations, or the same with tensors of other shapes or types.",
         remedy="The rank whose operation or shape differs from all others is the odd one; look at what it does before that line.",
         patterns=(
-            r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running .{0,200}?OpType=(?P<op>\w+).{0,2000}?[Bb]ut Rank (?P<other>\d+)",
+            r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running .{0,200}?OpType=(?P<op>\w{1,40})\b.{0,2000}?[Bb]ut Rank (?P<other>\d+)",
         ),
         source="a run of ours",
         section="collectives-do-not-match",

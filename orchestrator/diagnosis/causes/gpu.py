@@ -64,7 +64,7 @@ GPU = (
         remedy="Check labels and token ids against the sizes of the model before they go to the GPU; `--env CUDA_LAUNCH_BLOCKING=1` shows the right line.",
         patterns=(
             r"(?:CUDA|HIP) error: device-side assert triggered|cudaErrorAssert\b|CUDA_ERROR_ASSERT",
-            r"\.(?:cu|hip|cuh):\d+: .{0,200}block: \[.{0,120} Assertion `(?P<what>.{1,120}?)` failed",
+            r"\.(?:cu|hip|cuh):\d{1,6}: .{0,200}?block: \[[^`]{0,120} Assertion `(?P<what>[^`]{1,120})` failed",
         ),
         source="torch",
         section="device-side-assert",

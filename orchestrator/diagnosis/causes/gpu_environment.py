@@ -45,7 +45,7 @@ GPU_ENVIRONMENT = (
         remedy="Run `nvidia-smi` there; load the module (`sudo modprobe nvidia`) or install the driver again for the running kernel.",
         patterns=(
             SAID + r"(?:Found no NVIDIA driver on your system|libcuda\.so\.?\d*: cannot open shared object file)",
-            r"^NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver|NVMLError\w*: (?:Driver Not Loaded|Uninitialized)",
+            r"^NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver|NVMLError\w{0,40}: (?:Driver Not Loaded|Uninitialized)",
         ),
         source="torch, nvidia-smi",
         section="no-working-driver",

@@ -87,7 +87,9 @@ MEMORY = (
         title="a process was killed (SIGKILL)",
         explanation="A shell reports that its child got SIGKILL; whether memory ran out or somebody sent it, the kernel log decides.",
         remedy='Look at `dmesg` on that node for "Killed process"; without such a line a person or another program sent the signal.',
-        patterns=(r"^\s*(?:\S{1,200}: line \d+:\s+)?(?P<pid>\d{1,8})?\s*Killed\s*(?:$|\(|\w*python|torchrun|\S*/)",),
+        patterns=(
+            r"^\s{0,8}(?:\S{1,200}: line \d{1,6}:\s{1,8})?(?P<pid>\d{1,8})?\s{0,8}Killed\s{0,60}(?:$|\(|\w*python|torchrun|\S*/)",
+        ),
         source="a run of ours",
         section="killed-by-sigkill",
     ),

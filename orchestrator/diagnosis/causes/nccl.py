@@ -193,7 +193,7 @@ NCCL = (
         explanation="TCP between two ranks is blocked, or a rank told an address that others cannot reach (a bridge such as docker0).",
         remedy="Allow all TCP ports between the nodes; name the right interface with `--env NCCL_SOCKET_IFNAME=...`.",
         patterns=(
-            r"[Cc]onnect to (?P<peer>[\d.a-fA-F:]{3,45})<\d+>\s*:?\s*(?:failed|returned|timed out)",
+            r"[Cc]onnect to (?P<peer>[\d.a-fA-F:]{3,45})<\d{1,5}>\s{0,4}:?\s{0,4}(?:failed|returned|timed out)",
             r"socketPollConnect.{0,80}(?:connect to|to) (?P<peer2>[\d.a-fA-F:]{3,45})<\d+>|Call to connect\b.{0,80}(?:refused|timed out|No route)",
         ),
         source="NCCL",

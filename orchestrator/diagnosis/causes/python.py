@@ -199,10 +199,11 @@ PYTHON = (
         explanation="The script waited for a server, a lock or a process and gave up.",
         remedy="The traceback shows who waited and for what; look there.",
         patterns=(
-            RAISED + r"TimeoutError(?:: (?P<what>.{1,160}))?\s*$",
-            RAISED + r"(?:ReadTimeout|ConnectTimeout)(?:Error)?: (?P<what2>.{1,160})",
+            # What a socket says when it gave up is no wait for another rank.
+            RAISED
+            + r"TimeoutError(?:: (?P<what>(?!timed out$|The \w{1,20} operation timed out|\[Errno 110\]).{1,160}))?\s*$",
         ),
-        source="CPython, requests",
+        source="CPython",
         section="nobody-answered-in-time",
     ),
     Cause(
@@ -216,6 +217,22 @@ PYTHON = (
         patterns=(RAISED + r"KeyboardInterrupt\s*$",),
         source="CPython",
         section="interrupted",
+    ),
+    Cause(
+        id="py.connection",
+        family="NET",
+        role="cause",
+        priority=6,
+        title="a connection of the script failed[: {what}]",
+        explanation="The script itself spoke with a server, a store or a helper process, and that connection broke, was refused or fell silent. The collectives of torch say such things in other words.",
+        remedy="The traceback shows with whom it spoke: look whether that server was up and reachable from this node, and let the script try again.",
+        patterns=(
+            RAISED
+            + r"(?:Connection(?:Reset|Refused|Aborted)?Error|BrokenPipeError|ProtocolError|ServerDisconnectedError|(?:Read|Connect)Timeout(?:Error)?)(?:: (?P<what>.{1,160}))?\s*$",
+            RAISED + r"TimeoutError: (?P<what2>timed out|The \w{1,20} operation timed out|\[Errno 110\] .{1,80})\s*$",
+        ),
+        source="CPython, requests",
+        section="connection-of-the-script",
     ),
     Cause(
         id="py.runtime",

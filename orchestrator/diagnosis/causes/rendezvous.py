@@ -17,7 +17,7 @@ RENDEZVOUS = (
         explanation="Another process listens on the port of the rendezvous, often a rank that is left of an earlier run.",
         remedy="Leave master_port: null so that a free one is taken; `aorta-launch kill` ends what is left of a run; `ss -ltnp` on the head shows the owner.",
         patterns=(
-            r"(?:port: (?P<port>\d+).{0,80})?\bEADDRINUSE\b|errno: ?98\b|\[Errno 98\]|[Aa]ddress already in use",
+            r"(?:port: (?P<port>\d{1,5})\b.{0,80})?\bEADDRINUSE\b|errno: ?98\b|\[Errno 98\]|[Aa]ddress already in use",
         ),
         source="a run of ours, torch",
         section="port-in-use",
@@ -69,7 +69,7 @@ RENDEZVOUS = (
         explanation="Nobody listens there: not yet, not any more, or the address is the caller's own (127.0.1.1).",
         remedy="Check that the head's name does not mean a loopback address on the head, and that its agent runs.",
         patterns=(
-            r"Connection refused|connect\(\) to .{0,120}?(?:failed|refused)|failed to connect to (?:any network address of )?[\[(]",
+            r"(?:errno: 111 - |c10d|gloo|Gloo|store|Store|DistNetworkError|RuntimeError: ).{0,200}Connection refused|RuntimeError: Connection refused|connect\(\) to .{0,120}?(?:failed|refused)|failed to connect to (?:any network address of )?[\[(]",
         ),
         source="torch",
         section="connection-refused",

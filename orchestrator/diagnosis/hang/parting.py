@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.diagnosis.hang.flight import DEFAULT_GROUP, Dump, Entry
@@ -13,7 +13,7 @@ _UNEVEN = frozenset(
     {"all_to_all", "alltoall", "all_to_all_single", "alltoall_base", "gather", "scatter", "coalesced", "barrier"}
 )
 """What goes in there differs from rank to rank by right."""
-How = Literal["absent", "operation", "sizes", "dtype"]
+How = Literal["absent", "behind", "operation", "sizes", "dtype"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,8 @@ class Parting:
     """What the others called there."""
     called: Entry | None
     """What the first odd rank called there, or waits in elsewhere; None: it is in no collective."""
+    open: bool = False
+    """Of some that belong to that other collective nothing is known."""
 
 
 def find_parting(dumps: Sequence[Dump]) -> Parting | None:
@@ -48,17 +50,28 @@ def find_parting(dumps: Sequence[Dump]) -> Parting | None:
     if mismatches:
         # A group that waits because of another one's trouble began to wait later.
         return min(mismatches, key=lambda parting: parting.expected.created_ns if parting.expected else 0)
-    return _find_root(absences, {dump.rank: dump for dump in dumps})
+    root = _find_root(absences, {dump.rank: dump for dump in dumps})
+    return replace(root, open=_is_open(root.called, dumps)) if root is not None and root.called is not None else root
+
+
+def _is_open(called: Entry, dumps: Sequence[Dump]) -> bool:
+    """Tell whether somebody may be missing there of whom there is no recorder."""
+    members = next((dump.members[called.group] for dump in dumps if called.group in dump.members), ())
+    return not set(members) <= {dump.rank for dump in dumps}
 
 
 def find_common(dumps: Sequence[Dump]) -> Entry | None:
-    """Find the collective that all ranks wait in; None where they do not."""
-    latest = [dump.waits[-1] if dump.waits else None for dump in dumps]
-    first = latest[0] if latest else None
-    same = first is not None and all(
-        entry is not None and (entry.group, entry.sequence) == (first.group, first.sequence) for entry in latest
-    )
-    return first if same and len(latest) > 1 else None
+    """Find the collective that all ranks wait in; None where they do not.
+
+    The first that is not over is what a rank waits for: what it has called beyond that lies in a queue.
+    """
+    firsts = [dump.waits[0] if dump.waits else None for dump in dumps]
+    first = firsts[0] if firsts else None
+    if first is None or first.point_to_point or len(firsts) < 2:  # noqa: PLR2004 - one alone has nothing in common
+        return None
+    members = next((dump.members[first.group] for dump in dumps if first.group in dump.members), ())
+    same = all(entry is not None and (entry.group, entry.sequence) == (first.group, first.sequence) for entry in firsts)
+    return first if same and set(members) <= {dump.rank for dump in dumps} else None
 
 
 def _is_member(dump: Dump, group: str, dumps: Sequence[Dump]) -> bool:
@@ -70,25 +83,35 @@ def _is_member(dump: Dump, group: str, dumps: Sequence[Dump]) -> bool:
 
 
 def _find_absence(group: str, inside: Mapping[int, Dump]) -> Parting | None:
-    last = {rank: dump.enqueued.get(group, 0) for rank, dump in inside.items()}
-    behind = sorted(rank for rank, number in last.items() if number < max(last.values()))
-    if not behind:
-        return None
-    sequence = min(last[rank] for rank in behind) + 1
-    ranks = tuple(rank for rank in behind if last[rank] < sequence)
-    waiting = {rank: _entry_at(inside[rank], group, sequence) for rank in inside if rank not in ranks}
-    expected = next((entry for entry in waiting.values() if entry is not None), None)
-    if expected is not None and all(entry is None or entry.done for entry in waiting.values()):
-        return None  # they did without: a rank that is a little late with what it hands over
-    return Parting(
-        how="absent",
-        group=_name(group, inside),
-        sequence=sequence,
-        ranks=ranks,
-        others=tuple(sorted(waiting)),
-        expected=expected,
-        called=_waits_elsewhere(inside[ranks[0]], group),
-    )
+    """Find who has not called what others wait in; who waits before that was overtaken, and is late no more than they.
+
+    NCCL returns at once: whoever asks for no result is some collectives ahead of one that does, and waits in the same.
+    """
+    first = {rank: entry for rank, dump in inside.items() if (entry := _first_wait(dump, group)) is not None}
+    for sequence in sorted({entry.sequence for entry in first.values()}):
+        absent = tuple(sorted(rank for rank, dump in inside.items() if dump.enqueued.get(group, 0) < sequence))
+        if not absent:
+            continue
+        others = tuple(sorted(rank for rank in inside if rank not in absent))
+        stuck = tuple(rank for rank in absent if rank in first)
+        if len(stuck) == len(absent) >= len(others):
+            return None  # most are in what only a few have behind them: that tells of nobody
+        ranks = stuck if len(stuck) == len(absent) else tuple(rank for rank in absent if rank not in first)
+        return Parting(
+            how="behind" if ranks == stuck else "absent",
+            group=_name(group, inside),
+            sequence=sequence,
+            ranks=ranks,
+            others=others,
+            expected=next(entry for _, entry in sorted(first.items()) if entry.sequence == sequence),
+            called=first[ranks[0]] if ranks == stuck else _waits_elsewhere(inside[ranks[0]], group),
+        )
+    return None
+
+
+def _first_wait(dump: Dump, group: str) -> Entry | None:
+    waits = [entry for entry in dump.waits if entry.group == group and not entry.point_to_point]
+    return min(waits, key=lambda entry: entry.sequence, default=None)
 
 
 def _find_mismatch(group: str, inside: Mapping[int, Dump]) -> Parting | None:
@@ -97,8 +120,11 @@ def _find_mismatch(group: str, inside: Mapping[int, Dump]) -> Parting | None:
         for entry in dump.entries:
             if entry.group == group and not entry.point_to_point:
                 found.setdefault(entry.sequence, {})[rank] = entry
+    firsts = [wait.sequence for dump in inside.values() if (wait := _first_wait(dump, group)) is not None]
     for sequence in sorted(found):
         there = found[sequence]
+        if sequence > max(firsts, default=0):
+            break  # nobody has got there: what they wait in comes before
         # What all have behind them was well, whatever it looks like.
         if all(entry.done for entry in there.values()):
             continue
@@ -158,19 +184,7 @@ def _find_root(absences: Sequence[Parting], dumps: Mapping[int, Dump]) -> Partin
     )
 
 
-def _entry_at(dump: Dump, group: str, sequence: int) -> Entry | None:
-    return next(
-        (
-            entry
-            for entry in dump.entries
-            if entry.group == group and entry.sequence == sequence and not entry.point_to_point
-        ),
-        None,
-    )
-
-
 def _waits_elsewhere(dump: Dump, group: str) -> Entry | None:
-    # In this group it has called less than the others have: whatever it waits in there is behind them.
     waits = [entry for entry in dump.waits if entry.group != group]
     return waits[-1] if waits else None
 

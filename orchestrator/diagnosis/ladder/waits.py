@@ -170,7 +170,7 @@ def by_success(facts: Facts) -> Judgement | None:
         return Judgement(
             family="OK", rule="exits", confidence="certain", cause="", reason="every agent ended with exit code 0"
         )
-    if any(is_telling(hit) for node in nodes for hit in node.hits):
+    if any(is_telling(hit) or hit.cause.role == "cause" for node in nodes for hit in node.hits):
         return None
     return Judgement(
         family="UNKNOWN",
@@ -210,6 +210,9 @@ def undecided(facts: Facts) -> Judgement:
         )
     codes = sorted({node.agent_code for node in facts.case.nodes if node.agent_code})
     cause = f"ended with exit code {', '.join(map(str, codes))}, and nothing tells why" if codes else "unknown"
+    said = [(node, hit) for node in facts.case.nodes for hit in node.hits if hit.cause.role == "cause"]
+    if not codes and said:
+        cause, evidence = said[-1][1].text, evidence or show(*said[-1])
     lines: tuple[str, ...] = ()
     if first is not None and first.failure is not None:
         lines = (first.failure.error,)

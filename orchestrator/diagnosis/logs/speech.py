@@ -26,6 +26,9 @@ _CHAIN = ("During handling of the above exception", "The above exception was the
 _IGNORED = ("Exception ignored ", "--- Logging error ---")
 """Before a traceback that Python tells and goes on."""
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_GROUPED = re.compile(
+    r"^ {2,40}(?:(?P<start>\+ Exception Group (?=Traceback))|\| ?|(?P<rule>\+-[-+]*(?: (?P<number>\d+) -+)?$))"
+)
 STEPS_AFTER = 2
 """Lines of steps behind an exception: who failed for good tells at most where it was."""
 _STEP = re.compile(r"(?:\b(?:step|epoch|iter|iteration|batch)\b\W{0,4}\d|\bloss\W{0,4}\d|\d+%\|)", re.IGNORECASE)
@@ -71,6 +74,12 @@ class Speech:
     """Those of them that a script may have written on its way."""
     last: int = 0
     """Where it spoke last."""
+    _places: deque[int] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    """Where the last lines stand."""
+    _grouped: bool = False
+    """A group of exceptions is being told."""
+    _others: bool = False
+    """Those of it that are not the first."""
     _ignored: int = 0
     """Where it was said last that the next traceback ends nothing."""
     _open: int = 0
@@ -84,6 +93,8 @@ class Speech:
     def feed(self, number: int, text: str, hit: Hit | None, *, sure: bool = True) -> None:
         """Take one line, without its prefix; one that may be somebody else's is not sure."""
         self.last = number
+        if self._grouped or text.startswith("  + Exc"):
+            text = self._ungroup(text)
         opened = self._open
         if _START.match(text):
             if text.lstrip().startswith("Original"):
@@ -101,6 +112,7 @@ class Speech:
         # Of a traceback only the exception is a last word, and of the agent's own not even that.
         if text.strip() and not opened and not self._open:
             self.last_lines.append(text[:300])
+            self._places.append(number)
 
     def end(self) -> None:
         """Take what is in hand: the log is over."""
@@ -109,9 +121,22 @@ class Speech:
 
     def went_on(self, said: Utterance) -> bool:
         """Tell whether training went on behind an exception: it was caught, and told for the record."""
-        after = list(self.last_lines)[-(self.last - said.end) :] if self.last > said.end else []
+        after = [line for number, line in zip(self._places, self.last_lines, strict=True) if number > said.end]
         steps = [line for line in after if _STEP.search(line) and not _TROUBLE.search(line)]
         return len(steps) >= STEPS_AFTER or any(_DONE.search(line) and not _TROUBLE.search(line) for line in after)
+
+    def _ungroup(self, text: str) -> str:
+        """Give a line of a group of exceptions as if its first had been raised alone; empty where it is of another one."""
+        found = _GROUPED.match(text)
+        if found is None:
+            self._grouped = False
+            return text
+        words = text[found.end() :]
+        if found["start"] and not self._grouped:
+            self._grouped, self._others = True, False
+            return words
+        self._others = self._others or int(found["number"] or 0) > 1
+        return "" if self._others or found["rule"] or _START.match(words) else words
 
     def _begin(self, number: int) -> None:
         if self._open == 0 or number - self._start > PATIENCE:
@@ -164,6 +189,7 @@ class Speech:
             self.utterances.append(Utterance(failure, hits, self._start, number, self._agent))
         if not self._agent:
             self.last_lines.append(failure.error[:300])
+            self._places.append(number)
         self._open -= 1
         if self._open == 0:
             self._hits, self._agent = [], False

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.diagnosis.case import Case, Judgement, RankStory
 from orchestrator.diagnosis.exits import signal_name
+from orchestrator.diagnosis.ladder.facts import NO_SIGN
 from orchestrator.diagnosis.logs.nodelog import AGENT, ANYONE, NodeLog
 from orchestrator.diagnosis.logs.torchrun_words import signal_of
 from orchestrator.values import Evidence, Exit, FirstFailure, RunState, Verdict
@@ -41,7 +42,9 @@ def build_foreign_verdict(case: Case, judgement: Judgement, logs: Sequence[NodeL
         ranks=judgement.ranks if len(judgement.ranks) > 1 else (),
         last_lines=_last_lines(case, judgement, logs),
         first_failure=_build_first(case, judgement),
-        stopped=tuple(story.rank for story in case.ranks if story.rank not in culprits and story.code != 0),
+        stopped=()
+        if judgement.rule == NO_SIGN
+        else tuple(story.rank for story in case.ranks if story.rank not in culprits and story.code != 0),
         evidence=_gather(case, judgement),
         remedy=judgement.remedy,
     )

@@ -16,7 +16,7 @@ MOST_TOLD = 200
 KILLED = 9
 LOOKED_AT = 200
 NEARLY_ALL = 0.95
-_LABEL = re.compile(r"^ {0,3}(?P<label>\d{1,4}|[A-Za-z][\w.-]*\d[\w.-]*): ?")
+_LABEL = re.compile(r"^ {0,3}(?P<label>\d{1,4}|\d{1,3}(?:\.\d{1,3}){3}|[A-Za-z][\w.-]*\d[\w.-]*): ?")
 """As parallel shells put a task's number or a host in front of every line."""
 
 

@@ -107,7 +107,10 @@ def _refuse(unread: Sequence[str], path: Path) -> None:
     """
     if unread:
         shown = f"{', '.join(unread[:MOST_SHOWN])}{' …' if len(unread) > MOST_SHOWN else ''}"
-        raise UsageError(what=f"no text: {shown}", where=str(path), remedy="unpack it, and ask again")
+        packed = not all("(binary)" in one for one in unread)
+        raise UsageError(
+            what=f"no text: {shown}", where=str(path), remedy="unpack it, and ask again" if packed else "name a log"
+        )
 
 
 def _read_folder(path: Path) -> list[Job]:
