@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 
+CRASHES = frozenset({4, 6, 7, 8, 11})
+"""Signals by which a process ends itself: it may have said why."""
+
 
 def signal_name(number: int | None) -> str | None:
     """Name a signal as people do."""

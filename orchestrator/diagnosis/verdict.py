@@ -205,7 +205,9 @@ def _hung(history: History, texts: Texts) -> Verdict:
         first_failure=first,
         stopped=_stopped_ranks(history, {rank}),
         evidence=odd.evidence if odd else texts.evidence(None, 0),
-        remedy="see its stack in diagnosis/: what it waits for is what everybody waits for",
+        remedy="see its stack in diagnosis/: what it waits for is what everybody waits for"
+        if rank is not None
+        else "compare the stacks in diagnosis/; with launch.rank_hook or py-spy on the nodes they show lines of Python",
     )
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from orchestrator.node import gpu_pulse, processes, report, runfolder
+from orchestrator.node import gpu_pulse, processes, report, runfolder, sockets
 from orchestrator.node.parts import Parts
 from orchestrator.node.probe_command import read_text
 
@@ -25,6 +25,7 @@ def measure(folder: str, order: Facts) -> Facts:
     """Watch the ranks of a run folder for a moment."""
     status = runfolder.read_status(folder) or {}
     ranks = [event for event in report.last_ranks(status) if processes.alive(event["pid"], event["ticks"])]
+    traffic = sockets.read_traffic()
     began, before = time.monotonic(), {event["rank"]: read_work(event["pid"]) for event in ranks}
     window_s = min(float(order.get("window_s") or WINDOW_S), MOST_S)
     parts = Parts(
@@ -34,14 +35,15 @@ def measure(folder: str, order: Facts) -> Facts:
         }
     )
     time.sleep(window_s)
-    took_s = time.monotonic() - began
+    took_s, later = time.monotonic() - began, sockets.read_traffic()
     found = []
     for event in ranks:
         process = processes.read_process(event["pid"])
         if process is not None and process.ticks == event["ticks"]:
-            found.append(
-                {"rank": event["rank"], "state": process.state, **compare(before[event["rank"]], event, took_s)}
-            )
+            moved = sockets.count_moved(traffic, later, tree_of(event["pid"]))
+            net = None if moved is None else round(moved / MIB / took_s, 3)
+            work = compare(before[event["rank"]], event, took_s)
+            found.append({"rank": event["rank"], "state": process.state, **work, "net_mib_s": net})
     told, missing = parts.take(began + window_s + LATER_S)
     gpus, why = told.get("gpus", ([], missing.get("gpus", "")))
     return {"ranks": found, "outputs_age_s": told.get("outputs_age_s"), "gpus": gpus, "gpus_why": why}
@@ -55,7 +57,7 @@ def read_work(pid: int) -> Work:
     """Read what the tree of one rank has done so far: data loaders and compilers work for it as well."""
     ticks: Dict[int, int] = {}
     moved: Optional[int] = 0
-    for one in (pid, *(process.pid for process in processes.descendants(pid))):
+    for one in tree_of(pid):
         cells = read_text("/proc/%d/stat" % one).rpartition(")")[2].split()
         if len(cells) > 14:  # noqa: PLR2004 - user and system time, also of children that have ended
             ticks[one] = sum(int(cell) for cell in cells[11:15])
@@ -65,6 +67,11 @@ def read_work(pid: int) -> Work:
         elif moved is not None:
             moved += int(counts["rchar"]) + int(counts["wchar"])
     return ticks, moved
+
+
+def tree_of(pid: int) -> Tuple[int, ...]:
+    """List a process and all below it."""
+    return (pid, *(process.pid for process in processes.descendants(pid)))
 
 
 def compare(before: Work, event: Facts, took_s: float) -> Facts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any, Dict, Iterable, NamedTuple, Optional
 
 from orchestrator.node import processes
@@ -32,9 +33,10 @@ def rank_path(folder: str, rank: int, ending: str) -> str:
 def read_mark(folder: str, rank: int) -> Optional[Mark]:
     """Read who is armed; None where nobody is."""
     words = read_text(rank_path(folder, rank, "armed")).split()
-    if len(words) != MARK_WORDS or not all(word.isdigit() for word in words):
+    if len(words) != MARK_WORDS or not all(word.isascii() and word.isdigit() for word in words):
         return None
-    return Mark(*map(int, words))
+    mark = Mark(*map(int, words))
+    return mark if mark.pid > 1 and 0 < mark.signal < signal.NSIG else None
 
 
 def find_armed(folder: str, rank: Facts) -> Optional[Mark]:

@@ -12,6 +12,7 @@ import os
 import stat
 import threading
 import time
+import zlib
 from typing import Any, Dict, List, Optional, Tuple
 
 from orchestrator.node import armed, processes, pyspy, report, runfolder
@@ -23,9 +24,11 @@ LIMIT_S = 9.0
 HOOK_LESS_S = 4.0
 """A thread of Python answers in milliseconds, or not at all."""
 POLL_S = 0.02
+MOST_READ = 64 << 20
 MOST_BYTES = 16 << 20
-MOST_IN_ALL = 48 << 20
-"""All of it is held in memory on its way."""
+"""Of one rank; two thousand calls with their callers are one or two MiB."""
+MOST_IN_ALL = 8 << 20
+"""All of it, packed, is held in memory on its way, several times; packed it is a tenth."""
 EARLIER_S = 5.0
 """The clock of a file system need not be ours; a file of an earlier attempt is older than that."""
 PIPE = (("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",), "nccl_pipe_rank_")
@@ -50,13 +53,15 @@ def take_dumps(folder: str, order: Facts) -> Facts:
     why: Dict[str, str] = {}
     room = MOST_IN_ALL
     for taker in takers:
-        if len(taker.data) > min(room, MOST_BYTES):
-            why[str(taker.rank)] = f"its dump has {len(taker.data) >> 20} MiB, more than is sent"
-        elif taker.data:
-            room -= len(taker.data)
-            found.append({"rank": taker.rank, "data": base64.b64encode(taker.data).decode(), "how": taker.how})
-        else:
+        packed = zlib.compress(taker.data, 1) if len(taker.data) <= MOST_BYTES else b""
+        if not taker.data:
             why[str(taker.rank)] = taker.why
+        elif not packed or len(packed) > room:
+            why[str(taker.rank)] = f"its dump has {len(taker.data) >> 20} MiB, more than is sent"
+        else:
+            room -= len(packed)
+            data = base64.b64encode(packed).decode()
+            found.append({"rank": taker.rank, "data": data, "how": taker.how, "age_s": round(taker.age_s, 1)})
     return {"ranks": found, "why": why}
 
 
@@ -69,6 +74,8 @@ class Taker:
         self.rank = int(rank["rank"])
         self.data = b""
         self.how = ""
+        self.age_s = 0.0
+        """Of a file that lay there: it tells of the moment when it was written, and no more."""
         self.why = "no answer in time"
 
     def take(self, until: float) -> None:
@@ -88,6 +95,7 @@ class Taker:
             why = "torch has taken the request and gave no dump in time"
         if not self.data and before is not None and before[0] >= self._event["time"] - EARLIER_S:
             self._keep(read_whole(file), "file")
+            self.age_s = max(0.0, time.time() - before[0])
         self.why = why
 
     def _keep(self, data: bytes, how: str) -> bool:
@@ -166,7 +174,7 @@ def read_whole(path: str) -> bytes:
         return b""
     try:
         with os.fdopen(handle, "rb") as file:
-            data = file.read(MOST_IN_ALL + 1)
+            data = file.read(MOST_READ)
     except OSError:
         return b""
     return data if (data[:1], data[-1:]) in ((b"\x80", b"."), (b"{", b"}")) else b""

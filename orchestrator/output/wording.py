@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""One character that is no text: what makes a line worth a closer look."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""One character that is no text, or turns the direction of it: what makes a line worth a closer look."""
 
 _SEQUENCE = re.compile(
     r"(?P<color>\x1b\[[0-9;:]*m)"
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # cursor moves, erasing
     r"|\x1b[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)?"  # window titles, links, device strings
     r"|\x1b[ -/]*[0-~]"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
 
 

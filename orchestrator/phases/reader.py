@@ -69,7 +69,7 @@ class NodeReader(threading.Thread):
         self._catch_up = CatchUp(store, self._send)
         self._give_up = threading.Event()
         self._why = "no answer"
-        self._coming_back = self._left = self._suspect = False
+        self._coming_back = self._left = self.suspect = False
         self._tries = self._dials = 0
         self._broken_at: float | None = None
         """Since when the node's pump has not spoken."""
@@ -158,7 +158,7 @@ class NodeReader(threading.Thread):
                 return False
             heard, self._broken_at, self._why = time.monotonic(), None, "no answer"
             self._contact.note(self.node.node_rank)
-            self._suspect, self._tries, self._dials = False, 0, 0
+            self.suspect, self._tries, self._dials = False, 0, 0
             if self._coming_back:
                 self._coming_back = False
                 if frame.header.get("ev") not in ("rebooted", "vanished"):
@@ -237,8 +237,8 @@ class NodeReader(threading.Thread):
 
     def _doubt(self, data: Mapping[str, Any]) -> None:
         """Say that the node does not answer; once until it does."""
-        if not self._suspect:
-            self._suspect = True
+        if not self.suspect:
+            self.suspect = True
             self._post("suspect", data)
 
     def _pause(self) -> None:
@@ -268,7 +268,7 @@ class NodeReader(threading.Thread):
                 self._pause()
             else:
                 self._contact.note(self.node.node_rank)
-                self._coming_back = not first or self._suspect
+                self._coming_back = not first or self.suspect
                 return True
         self._post("lost", {"why": f"{self._why}; not back within {self._lost_after_s:g} s"})
         return False

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STACKS_S = 20.0
 """A node's own limit; what hangs there is told as missing."""
+SUSPECT_S = 3.0
+"""A node whose link has fallen silent is waited for no longer: what it knows comes late, if it comes."""
 ASK_S = 30.0
 POLL_S = 0.02
 
@@ -40,13 +42,14 @@ def take_answers(
     asked: Mapping[NodeReader, queue.SimpleQueue[Mapping[str, Any]]], timeout_s: float
 ) -> dict[int, Mapping[str, Any]]:
     """Wait for answers that were asked for ahead."""
-    end, waiting = time.monotonic() + timeout_s, dict(asked)
+    began, waiting = time.monotonic(), dict(asked)
     answers: dict[int, Mapping[str, Any]] = {}
     while waiting:
-        late = time.monotonic() >= end
+        waited_s = time.monotonic() - began
         for reader, answer in list(waiting.items()):
             # In this order: what it said last is there once its reader has ended.
             ended = not reader.is_alive()
+            late = waited_s >= (min(timeout_s, SUSPECT_S) if reader.suspect else timeout_s)
             try:
                 answers[reader.node.node_rank] = answer.get_nowait()
             except queue.Empty:

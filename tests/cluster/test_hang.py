@@ -56,7 +56,7 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 play(dist.get_rank(), TROUBLES[sys.argv[1]])
 """
-AFTER_S = 5.0
+AFTER_S = 3.0
 LATE_S = 15.0
 """The odd rank is named within this time after hang.after_s, on two cores."""
 LINES = {name: next(n for n, line in enumerate(ROUNDS.splitlines(), 1) if line.startswith(f"def {name}")) for name in (
@@ -129,6 +129,7 @@ def test_a_rank_that_sleeps_is_named_and_nothing_is_stopped(nodes3: Cluster, tmp
     assert [hang["ranks"] for hang in scene.run_json()["hangs"]] == [[4]]
 
 
+@pytest.mark.long
 def test_with_stop_a_collective_of_another_shape_ends_the_run(nodes3: Cluster, tmp_path: Any) -> None:
     scene = Scene(nodes3, tmp_path, python=nodes3.python, extra={1: "slots=3", 2: "slots=2", 3: "slots=3"})
     launcher = start(scene, "shape", 6, "--rank-hook", "--hang-action", "stop")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ PLAY = """
 import sys, time
 import torch
 import torch.distributed as dist
+import zlib
 
 
 def fetch_shard():
@@ -115,7 +117,7 @@ def test_a_hanging_rank_and_the_one_that_waits_for_it_are_told_apart(
         wait_for(lambda: "all_reduce" in frames()[0], 60, "rank 0 waits")
         answer = flight.take_dumps(str(folder), {})
         assert [(one["rank"], one["how"]) for one in answer["ranks"]] == [(0, "hook"), (1, "hook")], answer["why"]
-        dumps = [parse_dump(base64.b64decode(one["data"]), one["rank"]) for one in answer["ranks"]]
+        dumps = [parse_dump(zlib.decompress(base64.b64decode(one["data"])), one["rank"]) for one in answer["ranks"]]
         assert [max(dump.enqueued.values()) for dump in dumps if dump] == [4, 3]
         assert agent.process.poll() is None
     finally:

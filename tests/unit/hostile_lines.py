@@ -61,7 +61,8 @@ def _sample(node: Any) -> str:
     if kind == "IN":
         return _sample_of_set(value)
     if kind in ("MAX_REPEAT", "MIN_REPEAT"):
-        return "".join(map(_sample, value[2])) * max(1, value[0])
+        least: int = value[0]
+        return "".join(map(_sample, value[2])) * max(1, least)
     if kind == "SUBPATTERN":
         return "".join(map(_sample, value[3]))
     if kind == "BRANCH":

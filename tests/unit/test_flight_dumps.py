@@ -4,6 +4,7 @@ import base64
 import os
 import pickle
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def take(room: RankRoom, **order: Any) -> tuple[dict[int, tuple[bytes, str]], dict[str, str]]:
     answer = flight.take_dumps(str(room.folder), {"op": "flight", **order})
-    return {one["rank"]: (base64.b64decode(one["data"]), one["how"]) for one in answer["ranks"]}, answer["why"]
+    return {
+        one["rank"]: (zlib.decompress(base64.b64decode(one["data"])), one["how"]) for one in answer["ranks"]
+    }, answer["why"]
 
 
 def prefixes(room: RankRoom) -> dict[str, Any]:
@@ -137,6 +140,9 @@ def test_a_dump_that_lies_there_is_taken_unless_it_is_of_an_earlier_attempt(room
     data = pickle.dumps({"entries": []}, 2)
     path.write_bytes(data)
     assert take(room) == ({0: (data, "file")}, {})
+    os.utime(path, (time.time() - 3, time.time() - 3))
+    (one,) = flight.take_dumps(str(room.folder), {"op": "flight"})["ranks"]
+    assert 3 <= one["age_s"] < 60
     process.kill()
     process.wait()
     assert take(room) == ({0: (data, "file")}, {})
@@ -159,10 +165,18 @@ def test_what_is_too_large_is_left_out_with_its_size(room: RankRoom, monkeypatch
     for rank, mib in enumerate((4, 2, 2, 2)):
         room.start(STUCK, rank=rank, hook=False)
         path = room.folder / "diagnosis" / f"nccl_trace_rank_{rank}"
-        path.write_bytes(b"{" + b" " * ((mib << 20) - 2) + b"}")
+        path.write_bytes(b"{" + os.urandom((mib << 20) - 2) + b"}")
     found, why = take(room)
     assert sorted(found) == [1, 2]
     assert why == {rank: f"its dump has {mib} MiB, more than is sent" for rank, mib in (("0", 4), ("3", 2))}
+
+
+def test_what_repeats_itself_is_sent_packed(room: RankRoom, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "MOST_IN_ALL", 1 << 20)
+    room.start(STUCK, hook=False)
+    data = b"{" + b" " * (8 << 20) + b"}"
+    (room.folder / "diagnosis" / "nccl_trace_rank_0").write_bytes(data)
+    assert take(room) == ({0: (data, "file")}, {})
 
 
 def test_only_the_ranks_that_are_asked_for_are_disturbed(room: RankRoom) -> None:

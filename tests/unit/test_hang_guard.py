@@ -7,7 +7,8 @@ import json
 import os
 import queue
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -43,10 +44,12 @@ def wait_for(there: Callable[[], bool], what: str) -> None:
 class FakeReader:
     """Stands in for the reader of a node that answers at once, and remembers what it was asked."""
 
-    def __init__(self, node: NodePlan, *, cores: float = 0.0, silent: bool = False) -> None:
+    def __init__(self, node: NodePlan, *, cores: float = 0.0, silent: bool = False, moves: Sequence[int] = ()) -> None:
         self.node = node
         self.cores = cores
         self.silent = silent
+        self.moves = moves
+        self.suspect = False
         self.asked: list[Mapping[str, Any]] = []
 
     def is_alive(self) -> bool:
@@ -67,13 +70,19 @@ class FakeReader:
             return {"ranks": [self.stack(rank) for rank in wanted]}
         if order["op"] == "flight":
             files = [(rank, DATA / "flight" / f"asleep_rank{rank}.json") for rank in self.node.ranks]
-            return {"ranks": [{"rank": rank, "data": base64.b64encode(file.read_bytes())} for rank, file in files]}
+            return {
+                "ranks": [
+                    {"rank": rank, "data": base64.b64encode(zlib.compress(file.read_bytes()))} for rank, file in files
+                ]
+            }
         if order["op"] == "ras":
             return {"text": "", "why": "nobody listens"}
         return {"memory": {"total_mib": 1}}
 
     def stack(self, rank: int) -> Mapping[str, Any]:
         text = (DATA / "stacks" / f"asleep_pyspy_rank{rank}.txt").read_text()
+        if rank in self.moves:
+            text = text.replace("(hang.py:", f"(hang.py:{len(self.asked)}")
         sleeps = {"state": "S", "wchan": "hrtimer_nanosleep" if rank == 2 else "futex_do_wait"}
         return {
             "rank": rank,
@@ -121,6 +130,7 @@ def build_guard(tmp_path: Path, action: str) -> tuple[HangGuard, FakeRecord]:
 @pytest.fixture
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_module, "TICK_S", 0.01)
+    monkeypatch.setattr(guard_module, "AGAIN_S", 0.05)
     monkeypatch.setattr(hang_watch, "BETWEEN_S", 0.0)
     monkeypatch.setattr(hang_watch, "ECHO_S", 0.1)
     monkeypatch.setattr(hang_watch, "SETTLE_S", 0.1)
@@ -187,6 +197,38 @@ def test_before_a_stop_everything_is_saved(tmp_path: Path) -> None:
     assert order.say.endswith("stopping every node, because of the hang")
     assert decider.history.stop_cause == "hang"
     guard.end()
+
+
+@pytest.mark.usefixtures("_hurry")
+def test_a_run_in_which_somebody_moves_on_is_told_and_not_stopped(tmp_path: Path) -> None:
+    guard, _ = build_guard(tmp_path, "stop")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    decider = begin(guard, build_readers(moves=[2]), events)
+    event = events.get(timeout=10)
+    assert event.data["action"] == "warn"
+    assert decider.take(event)[0].stop == ()
+    assert decider.history.stop_cause is None
+    guard.end()
+
+
+@pytest.mark.usefixtures("_hurry")
+def test_a_run_in_which_all_move_on_is_slow_and_no_hang(tmp_path: Path) -> None:
+    guard, record = build_guard(tmp_path, "warn")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    readers = build_readers(moves=range(4))
+    begin(guard, readers, events)
+    asked = cast("Any", readers[0]).asked
+    wait_for(lambda: [one["op"] for one in asked].count("stacks") == 2, "their stacks are looked at twice")
+    guard.end()
+    assert events.empty()
+    assert not record.paths.diagnosis.exists()
+
+
+def test_a_recorder_of_an_earlier_moment_tells_nothing_of_this_one() -> None:
+    data = base64.b64encode(zlib.compress(b'{"entries": []}')).decode()
+    ranks = [{"rank": 0, "data": data}, {"rank": 1, "data": data, "age_s": 90.0}, {"rank": 2, "data": data, "age_s": 5}]
+    torn = {"rank": 3, "data": base64.b64encode(b"x").decode()}
+    assert sorted(report.take_dumps({0: {"ranks": [*ranks, torn]}}, 60.0)) == [0, 2]
 
 
 @pytest.mark.usefixtures("_hurry")

@@ -55,10 +55,18 @@ def test_it_counts_where_nothing_else_tells() -> None:
     stacks = [Stack(rank=rank, node_rank=rank, frames=frames_of("synchronize torch/cuda/__init__.py:1", "main train.py:9")) for rank in (0, 1)]  # fmt: skip
     odd = find_odd(stacks, [], parse_ras(TWO))
     assert odd is not None
-    assert (odd.family, odd.ranks, odd.rule, odd.where) == ("HANG", (1,), "NCCL RAS", "train.py:9 in main")
+    assert (odd.family, odd.ranks) == ("HANG", ()), "it waits as well: whoever asks for no result is ahead of it"
     assert odd.cause == (
-        "1 other rank has launched AllReduce up to number 7, rank 1 up to 3: is in cuda synchronize (train.py:9)"
+        "all 2 ranks wait in cuda synchronize (train.py:9);"
+        " 1 other rank has launched AllReduce up to number 7, rank 1 up to 3"
     )
+    blind = [stacks[0], Stack(rank=1, node_rank=1, state="S", wchan="futex_do_wait")]
+    odd = find_odd(blind, [], parse_ras(TWO))
+    assert odd is not None
+    assert (odd.ranks, odd.rule, odd.confidence) == ((1,), "NCCL RAS", "likely")
+    odd = find_odd(blind, [], parse_ras(TWO.replace("operation 3", "operation 6")))
+    assert odd is not None
+    assert (odd.ranks, odd.confidence) == ((1,), "unknown"), "one launch is nothing"
     asleep = replace(stacks[1], frames=frames_of("fetch data.py:8", "main train.py:7"))
     odd = find_odd([stacks[0], asleep], [], parse_ras(TWO))
     assert odd is not None

@@ -180,6 +180,8 @@ def test_who_works_by_processor_files_and_gpus() -> None:
     assert fold_activity([cpu(0.01, 1.0)]).busy == (1,)
     upload = {"ranks": [{"rank": 0, "cpu_cores": 0.03, "io_mib_s": 2.0}, {"rank": 1, "cpu_cores": 0.0}]}
     assert fold_activity([upload]).busy == (0,)
+    wired = {"ranks": [{"rank": 0, "cpu_cores": 0.03, "io_mib_s": 0.0, "net_mib_s": 2.0}]}
+    assert fold_activity([wired]).busy == (0,), "no byte of a socket shows as read or written"
     assert fold_activity([cpu(0.0, outputs_age_s=50.0), cpu(0.0, outputs_age_s=7.5)]).outputs_age_s == 7.5
     assert not fold_activity([]).stands, "nothing is known of anybody"
     assert not fold_activity([{"ranks": [{"rank": 0, "cpu_cores": None}]}]).stands
@@ -196,3 +198,12 @@ def test_gpus_that_spin_do_no_work_and_those_that_compute_do() -> None:
     assert fold_activity([cpu(0.0, gpus=[gpu(40, 110)])]).busy == (0,), "light work is work"
     assert fold_activity([cpu(1.0, gpus=[gpu(100, None)])]).busy == (0,), "power unknown: no alarm"
     assert fold_activity([cpu(16.0, gpus=[gpu(100, 120)])]).busy == (0,), "its loaders work"
+
+
+def test_fewer_ranks_than_gpus() -> None:
+    waiting = [gpu(100, 120, index) for index in range(4)]
+    idle = [gpu(0, 70, index) for index in range(4, 8)]
+    assert fold_activity([cpu(1.0, 1.1, 1.0, 1.0, gpus=[*waiting, *idle])]).stands
+    assert fold_activity([cpu(1.0, 1.1, 0.0, 1.0, gpus=[*waiting[:3], *idle, gpu(0, 70, 3)])]).stands
+    assert fold_activity([cpu(1.0, 1.1, 1.0, 1.0, gpus=[*waiting[:3], *idle])]).busy, "one polls for no GPU"
+    assert fold_activity([cpu(0.0, 4.0, gpus=[*waiting, *idle])]).busy == (1,)

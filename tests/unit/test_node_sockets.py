@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +68,34 @@ def test_the_connections_of_real_ranks_are_found(tmp_path: Path) -> None:
         told = sockets.list_sockets(str(tmp_path), {})
         assert told["why"] == ""
         assert f"127.0.0.1:{mine.getsockname()[1]}" in told["text"]
+
+
+@pytest.mark.skipif(shutil.which("ss") is None, reason="there is no ss here")
+def test_what_a_rank_sends_through_a_connection_counts_as_moved() -> None:
+    code = (
+        "import socket, sys; wire = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "sys.stdin.readline(); wire.sendall(bytes(1 << 20)); sys.stdin.readline()"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        words = [sys.executable, "-c", code, str(server.getsockname()[1])]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as sender:
+            assert sender.stdin is not None
+            wire, _ = server.accept()
+            with wire:
+                before = sockets.read_traffic()
+                sender.stdin.write("\n")
+                sender.stdin.flush()
+                read = 0
+                while read < 1 << 20:
+                    read += len(wire.recv(1 << 16))
+                after = sockets.read_traffic()
+                sender.stdin.close()
+    moved = sockets.count_moved(before, after, [sender.pid])
+    assert moved is not None
+    assert 1 << 20 <= moved < 2 << 20
+    assert sockets.count_moved(before, after, [1]) == 0
+    assert sockets.count_moved(after, after, [sender.pid]) == 0
+    assert sockets.count_moved(None, after, [sender.pid]) is None
 
 
 def test_nccl_is_asked_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,16 @@ def read_error(path: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.parametrize("words", ["1 2 3", "\u00b2 1 60 3", "7 1 0 3", "7 1 900 3", "1 1 60 3", "a b c d", ""])
+def test_a_mark_that_is_none_arms_nobody(tmp_path: Path, words: str) -> None:
+    path = Path(armed.rank_path(str(tmp_path), 0, "armed"))
+    path.parent.mkdir(parents=True)
+    path.write_text(words)
+    assert armed.read_mark(str(tmp_path), 0) is None
+    path.write_text("7 1 60 3")
+    assert armed.read_mark(str(tmp_path), 0) == armed.Mark(7, 1, 60, 3)
+
+
 def test_what_ends_a_rank_is_written_as_record_writes_it(room: RankRoom, tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     before = int(time.time())

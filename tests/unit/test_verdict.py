@@ -379,3 +379,18 @@ def test_a_thousand_ranks_cost_no_more_than_the_few_that_broke() -> None:
     assert first is not None
     assert first.rank == 700
     assert set(read) == {700}
+
+
+def test_what_the_interpreter_ignores_is_not_what_a_rank_ended_of() -> None:
+    said = """step 3
+Exception ignored in: <function Pool.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "/w/pool.py", line 9, in __del__
+ImportError: sys.meta_path is None, Python is likely shutting down
+"""
+    story = Story(1, 1)
+    story.all_run()
+    story.rank_ends(0, at=5.0, code=3)
+    verdict = story.verdict(err={0: said})
+    assert "meta_path" not in verdict.cause
+    assert verdict.rule == "exit"

@@ -103,13 +103,14 @@ def test_of_many_exceptions_that_nobody_signed_the_last_is_told(
     assert verdict["evidence"][0]["line"] == 54
 
 
-@pytest.mark.parametrize("way", ["colours", "utf-16", "utf-8-sig", "nuls"])
+@pytest.mark.parametrize("way", ["colours", "utf-16", "utf-8-sig", "nuls", "stray"])
 def test_in_whatever_way_a_log_is_written_it_is_read(
     way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "".join(f"\x1b[31m{line}\x1b[0m\n" for line in TRACE.splitlines()) if way == "colours" else TRACE
     data = text.encode(way) if way.startswith("utf") else text.encode()
-    (tmp_path / "d" / "node-a.log").write_bytes(b"\0" * 9999 + data if way == "nuls" else data)
+    before = {"nuls": b"\0" * 9999, "stray": b"\xff\xfe\x80 start \xc3\x28\n"}.get(way, b"")
+    (tmp_path / "d" / "node-a.log").write_bytes(before + data)
     verdict = why(tmp_path / "d", capsys)
     assert verdict["first_failure"]["rank"] == 0
     assert verdict["first_failure"]["error"].startswith("RuntimeError: shape")
@@ -273,3 +274,31 @@ def test_addresses_are_labels_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     steps = "".join(f"10.0.0.{node}: step {step}\n" for step in range(20) for node in (1, 2))
     (tmp_path / "d" / "ds.log").write_text(steps + label("10.0.0.2: ", TRACE))
     assert why(tmp_path / "d", capsys)["first_failure"]["node"] == "10.0.0.2"
+
+
+def test_a_rank_that_goes_on_after_an_exception_has_not_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = "".join(f"[rank{rank}]: step {step}\n" for step in range(3) for rank in range(2))
+    (tmp_path / "d" / "a.log").write_text(steps + label("[rank1]: ", TRACE) + steps)
+    assert why(tmp_path / "d", capsys)["rule"] == "no sign"
+
+
+def test_beside_a_torn_record_our_own_log_of_the_launch_is_no_log_of_a_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "run.json").write_text('{"state": "fai')
+    (tmp_path / "d" / "launch.log").write_text("FAILED after 3.0s · rank 2\n")
+    (tmp_path / "d" / "logs").mkdir()
+    (tmp_path / "d" / "logs" / "node_1_b.txt").write_text(label("[rank 2] ", TRACE))
+    first = why(tmp_path / "d", capsys)["first_failure"]
+    assert (first["rank"], first["node"]) == (2, "b")
+
+
+def test_what_turns_the_direction_of_the_text_is_not_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "a.log").write_text(TRACE.replace("shape", "\u202eepahs\u2066"), encoding="utf-8")
+    told = page(tmp_path / "d", capsys)
+    assert "epahs" in told
+    assert not {"\u202e", "\u2066"} & set(told)

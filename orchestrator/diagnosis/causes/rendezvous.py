@@ -69,7 +69,7 @@ RENDEZVOUS = (
         explanation="Nobody listens there: not yet, not any more, or the address is the caller's own (127.0.1.1).",
         remedy="Check that the head's name does not mean a loopback address on the head, and that its agent runs.",
         patterns=(
-            r"(?:errno: 111 - |c10d|gloo|Gloo|store|Store|DistNetworkError|RuntimeError: ).{0,200}Connection refused|RuntimeError: Connection refused|connect\(\) to .{0,120}?(?:failed|refused)|failed to connect to (?:any network address of )?[\[(]",
+            r"(?:errno: 111 - |c10d|[Gg]loo|TCPStore|NCCL|Dist(?:Network|Store|Backend)Error).{0,200}Connection refused|RuntimeError: Connection refused|connect\(\) to .{0,120}?(?:failed|refused)|failed to connect to (?:any network address of )?[\[(]",
         ),
         source="torch",
         section="connection-refused",

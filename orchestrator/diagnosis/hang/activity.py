@@ -11,7 +11,7 @@ BUSY_CORES = 0.2
 SPIN_CORES = 2.5
 """What a rank burns whose GPU spins in a collective: its main thread polls, and so does the library's own."""
 BUSY_MIB_S = 0.1
-"""A slow upload takes next to no processor, and moves bytes."""
+"""A slow upload takes next to no processor, and moves bytes, of files or through connections."""
 WORK_PERCENT = 5
 SPIN_PERCENT = 95
 SPIN_POWER = 0.4
@@ -44,9 +44,10 @@ def fold_activity(answers: Sequence[Mapping[str, Any]]) -> Activity:
         ranks = sorted(answer.get("ranks") or (), key=lambda one: int(one["rank"]))
         gpus = sorted(answer.get("gpus") or (), key=lambda gpu: int(gpu.get("index") or 0))
         spins = spins or any(_spins(gpu) for gpu in gpus)
+        many = _excuses_all(ranks, gpus)
         for place, rank in enumerate(ranks):
             own = [gpus[place]] if len(gpus) == len(ranks) else gpus
-            works = _works(rank, own)
+            works = _works(rank, own, spins=_spins(own[0]) if len(own) == 1 else many)
             if works is not None:
                 (busy if works else idle).append(int(rank["rank"]))
     ages = [float(answer["outputs_age_s"]) for answer in answers if answer.get("outputs_age_s") is not None]
@@ -55,15 +56,21 @@ def fold_activity(answers: Sequence[Mapping[str, Any]]) -> Activity:
     )
 
 
-def _works(rank: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> bool | None:
+def _excuses_all(ranks: Sequence[Mapping[str, Any]], gpus: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether GPUs that spin explain all processors that poll, where nobody knows whose GPU is which."""
+    polling = sum(BUSY_CORES <= (_number(rank.get("cpu_cores")) or 0.0) < SPIN_CORES for rank in ranks)
+    return polling <= sum(_spins(gpu) for gpu in gpus)
+
+
+def _works(rank: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]], *, spins: bool) -> bool | None:
     """Say whether a rank works; None where nothing is known of it."""
-    cores, moved = _number(rank.get("cpu_cores")), _number(rank.get("io_mib_s"))
-    if any(_computes(gpu) for gpu in gpus) or (moved or 0.0) >= BUSY_MIB_S:
+    cores = _number(rank.get("cpu_cores"))
+    moved = max(_number(rank.get(name)) or 0.0 for name in ("io_mib_s", "net_mib_s"))
+    if any(_computes(gpu) for gpu in gpus) or moved >= BUSY_MIB_S:
         return True
     if cores is None:
         return None
-    limit = SPIN_CORES if gpus and all(_spins(gpu) for gpu in gpus) else BUSY_CORES
-    return cores >= limit
+    return cores >= (SPIN_CORES if spins else BUSY_CORES)
 
 
 def _spins(gpu: Mapping[str, Any]) -> bool:

@@ -9,13 +9,13 @@ from typing import Literal
 
 from orchestrator.diagnosis.case import Case, Judgement, NodeStory, RankStory
 from orchestrator.diagnosis.cause import Hit
+from orchestrator.diagnosis.exits import CRASHES
 from orchestrator.diagnosis.logs.scan import remedy_of, title_of
 from orchestrator.diagnosis.logs.speech import EXCEPTION, is_telling
 from orchestrator.diagnosis.logs.torchrun_words import signal_of
 from orchestrator.values import Evidence
 
 KILL, TERM = 9, 15
-CRASHES = frozenset({4, 6, 7, 8, 11})
 ASKED = frozenset({1, 2, 15})
 """Signals by which a process is asked to end."""
 WAITED = frozenset({"gloo.timeout", "nccl.watchdog", "rdzv.keys", "rdzv.store_barrier", "c10d.mbarrier"})

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from orchestrator.diagnosis.case import Case, Judgement
 from orchestrator.diagnosis.ladder.agents import by_agent_cause, by_lost_node, by_session
 from orchestrator.diagnosis.ladder.facts import Facts
-from orchestrator.diagnosis.ladder.own import by_own_end
+from orchestrator.diagnosis.ladder.own import by_last_line, by_own_end
 from orchestrator.diagnosis.ladder.progress import by_oddness, by_watchdog
 from orchestrator.diagnosis.ladder.proof import by_kernel, by_naming
 from orchestrator.diagnosis.ladder.setup import by_setup
@@ -30,6 +30,7 @@ RUNGS: tuple[Callable[[Facts], Judgement | None], ...] = (
     by_agent_cause,
     by_lost_node,
     by_session,
+    by_last_line,
     by_absence,
     by_watchdog,
     by_silence,

@@ -8,9 +8,8 @@ from signal import Signals
 
 from orchestrator.diagnosis.case import Judgement, RankStory
 from orchestrator.diagnosis.cause import Family, Hit
-from orchestrator.diagnosis.exits import signal_name
+from orchestrator.diagnosis.exits import CRASHES, signal_name
 from orchestrator.diagnosis.ladder.facts import (
-    CRASHES,
     KILL,
     RELATED_S,
     Facts,
@@ -45,7 +44,7 @@ def by_own_end(facts: Facts) -> Judgement | None:
         for word in [facts.words[story.rank]]
         if (sure := strength(facts, story)) > 0
     ]
-    if not own:
+    if not own or (all(story.late for story, _, _ in own) and _went_in_silence(facts)):
         return None
     story, word, _ = _first(facts, own)
     if word.cause_id in RECEIVED and facts.case.odd is not None and facts.case.odd.ranks:
@@ -59,6 +58,14 @@ def by_own_end(facts: Facts) -> Judgement | None:
     if word.kind == "cause" and judgement.family in SETTINGS:
         return replace(judgement, rank=None, node_rank=min(one.node_rank for one in alike))
     return judgement
+
+
+def _went_in_silence(facts: Facts) -> bool:
+    """Tell whether a rank failed without a word before we stopped the others: these then only answered to that."""
+    return any(
+        story.code and story.exact and not (story.stopped or story.late) and facts.words[story.rank].kind == "none"
+        for story in facts.case.ranks
+    )
 
 
 def _find_alike(facts: Facts, story: RankStory, word: Word) -> list[RankStory]:
@@ -105,7 +112,7 @@ def _judge_end(facts: Facts, story: RankStory, word: Word, alike: Sequence[RankS
     if ended == KILL or facts.was_asked(story):
         return _judge_kill(facts, story, aside)
     if ended in CRASHES:
-        return _judge_crash(facts, story, word, aside)
+        return _judge_crash(story, word, aside)
     if word.kind in ("cause", "own", "hint"):
         # An exception that nobody caught gives exit code 1: with another one the script had dealt with it.
         sure = word.kind == "cause" and not story.late and story.code in (1, None)
@@ -114,19 +121,41 @@ def _judge_end(facts: Facts, story: RankStory, word: Word, alike: Sequence[RankS
         reason = f"it stands in the last words of {list_ranks(ranks)}{first}"
         judgement = blame(_rule(word), word.hit, story, reason, ranks, sure=sure)
         return replace(judgement, last_lines=() if word.hit else _last_lines(story))
+    return _judge_code(story, ranks, f"the script ended with exit code {story.code}", aside)
+
+
+def _judge_code(story: RankStory, ranks: tuple[int, ...], cause: str, aside: str) -> Judgement:
     return Judgement(
         family="CODE",
         rule="exit",
         confidence="likely",
-        cause=f"the script ended with exit code {story.code}",
+        cause=cause,
         cause_id="exit.code",
         rank=story.rank,
         node_rank=story.node_rank,
         ranks=ranks,
-        reason=f"it ended by itself with that code, and raised nothing{aside}",
+        reason=f"it ended by itself with exit code {story.code}, and raised nothing{aside}",
         evidence=show(story),
         last_lines=_last_lines(story),
     )
+
+
+def by_last_line(facts: Facts) -> Judgement | None:
+    """The first to end gave exit code 1 and raised nothing, as a script does that says in one line why it stops."""
+    failed = [one for one in facts.case.ranks if (one.code or one.signal) and not one.stopped and not one.late]
+    quiet = [
+        one for one in failed if one.code == 1 and one.failure is not None and facts.words[one.rank].kind == "none"
+    ]
+    if not quiet:
+        return None
+    story = min(quiet, key=lambda one: (moment(one), one.rank))
+    if any(moment(one) < moment(story) for one in failed):
+        return None
+    error = story.failure.error if story.failure else ""
+    alike = tuple(sorted(one.rank for one in quiet if one.failure and one.failure.error == error))
+    # What stands on stdout may just be what it was about to do.
+    said = error if not story.file.endswith(".out") else f"the script ended with exit code {story.code}"
+    return _judge_code(story, alike, said, _aside(facts, alike))
 
 
 def _is_first(facts: Facts, story: RankStory) -> bool:
@@ -147,8 +176,12 @@ def _aside(facts: Facts, culprits: Container[int]) -> str:
     others = [one for one in facts.case.ranks if one.rank not in culprits and one.code != 0]
     if any(strength(facts, one) > 0 for one in others):
         return ""
-    felt = [one.rank for one in others if facts.is_victim(one)]
-    return f"; {list_ranks(felt)} lost {'it' if len(felt) == 1 else 'their peers'} after that" if felt else ""
+    felt = [one for one in others if facts.is_victim(one)]
+    if not felt:
+        return ""
+    first = min(moment(one) for one in facts.case.ranks if one.rank in culprits)
+    after = " after that" if all(moment(one) >= first for one in felt) else ""
+    return f"; {list_ranks(one.rank for one in felt)} lost {'it' if len(felt) == 1 else 'their peers'}{after}"
 
 
 def _last_lines(story: RankStory) -> tuple[str, ...]:
@@ -180,8 +213,7 @@ def _judge_kill(facts: Facts, story: RankStory, aside: str) -> Judgement:
     )
 
 
-def _judge_crash(facts: Facts, story: RankStory, word: Word, aside: str) -> Judgement:
-    del facts
+def _judge_crash(story: RankStory, word: Word, aside: str) -> Judgement:
     number = signal_of(story.code, story.signal) or Signals.SIGABRT
     name = signal_name(number)
     # Only abort() is called by who has said why; the other signals come without asking.

@@ -12,7 +12,8 @@ _ODD_REASONS = {
     "flight recorder": "told by their flight recorders",
     "NCCL RAS": "told by NCCL's own count of launches",
 }
-_GROUP = re.compile(r"\[PG (?:ID )?(?P<name>\w+)")
+# The number of a group is each process's own; its GUID is the same on all ranks.
+_GROUPS = (re.compile(r"\bPG GUID (?P<name>\w+)"), re.compile(r"\[PG (?:ID )?(?P<name>\w+)"))
 
 
 def by_oddness(facts: Facts) -> Judgement | None:
@@ -42,7 +43,7 @@ def by_watchdog(facts: Facts) -> Judgement | None:
     for story in facts.case.ranks:
         for hit in story.hits:
             if hit.groups.get("enq", "").isdigit():
-                name = found["name"] if (found := _GROUP.search(hit.text)) else ""
+                name = _group_of(hit.text)
                 came = groups.setdefault(name, {})
                 came[story.rank] = min(came.get(story.rank, int(hit.groups["enq"])), int(hit.groups["enq"]))
                 if hit.groups.get("seq", "").isdigit():
@@ -52,6 +53,11 @@ def by_watchdog(facts: Facts) -> Judgement | None:
         if late and len(late) * 2 <= len(came):
             return _late(facts, late, came, timed_out[name])
     return None
+
+
+def _group_of(text: str) -> str:
+    """Give the name of the process group that a line of NCCL's watchdog is about."""
+    return next((found["name"] for expression in _GROUPS if (found := expression.search(text))), "")
 
 
 def _late(facts: Facts, late: list[int], came: dict[int, int], sequence: int) -> Judgement:

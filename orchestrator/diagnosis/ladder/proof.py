@@ -14,6 +14,13 @@ from orchestrator.diagnosis.logs.torchrun_words import signal_of
 from orchestrator.values import Evidence
 
 GPU_FAMILIES: frozenset[Family] = frozenset({"GPU_HW", "GPU_SW", "FABRIC"})
+RECENT_S = 60.0
+"""Hardware that failed longer ago than this is not what a rank ended of."""
+_GPU_FAILED = re.compile(
+    r"\b(?:CUDA|HIP)(?: \w+)? (?:error|failure)|\b(?:cuda|hip)Error[A-Z]|\bCUDA_ERROR_|\b(?:CU|HIP|ROC)BLAS|\bCUDNN_|"
+    r"\bcuDNN error|\bMIOpen|unspecified launch failure|illegal memory access"
+)
+"""Not the bare word: a script speaks of CUDA in many an error of its own."""
 _FINGERPRINT = re.compile(
     r"Rank (?P<rank>\d+) is running collective: (?P<print>.*?)(?=,? ?[Bb]ut Rank \d|Collectives differ|$)"
 )
@@ -43,8 +50,12 @@ def _confirm(facts: Facts, story: RankStory) -> Judgement | None:
         return _blame(node, hit, story, reason, sure=True)
     if story.oom_kills and ended == KILL:
         return _confirm_by_counter(node, story)
-    hardware = _strongest(hit for hit in node.kernel if hit.cause.family in GPU_FAMILIES and not hit.groups.get("pid"))
-    if hardware is not None and _is_about_gpu(facts, story):
+    hardware = _strongest(
+        hit
+        for hit in node.kernel
+        if hit.cause.family in GPU_FAMILIES and not hit.groups.get("pid") and _is_recent(facts, hit, story)
+    )
+    if hardware is not None and _is_about_gpu(facts, story) and not _follows(facts, story):
         return _blame(node, hardware, story, f"the kernel of {node.name} tells of its GPU")
     return None
 
@@ -75,13 +86,31 @@ def _blame(node: NodeStory, hit: Hit | None, story: RankStory, reason: str, *, s
     return replace(judgement, evidence=(*lines, *show(story)))
 
 
+def _is_recent(facts: Facts, hit: Hit, story: RankStory) -> bool:
+    """Tell whether the kernel said it about when the rank ended; its age counts from the first end, when the node was asked."""
+    age = hit.groups.get("age_s")
+    if age is None:
+        return True
+    ends = [moment(one) for one in facts.case.ranks if one.code != 0 and one.time is not None]
+    behind = moment(story) - min(ends) if ends and story.time is not None else 0.0
+    return float(age) + behind <= RECENT_S
+
+
+def _follows(facts: Facts, story: RankStory) -> bool:
+    """Tell whether a rank that felt others end, or ended after our stop, has one before it that broke by itself."""
+    return (story.late or facts.is_victim(story)) and any(
+        strength(facts, one) > 0 and not one.late and moment(one) < moment(story)
+        for one in facts.case.ranks
+        if one.rank != story.rank
+    )
+
+
 def _is_about_gpu(facts: Facts, story: RankStory) -> bool:
     hit = facts.words[story.rank].hit
     said = f"{story.failure.error if story.failure else ''} {hit.text if hit else ''}"
     family = hit.cause.family if hit else ""
-    return (
-        family in GPU_FAMILIES or "CUDA" in said or "HIP" in said or "nccl.cuda" in (one.cause.id for one in story.hits)
-    )
+    failed = family in GPU_FAMILIES or _GPU_FAILED.search(said) is not None
+    return failed or "nccl.cuda" in (one.cause.id for one in story.hits)
 
 
 def by_naming(facts: Facts) -> Judgement | None:

@@ -24,7 +24,6 @@ def by_setup(facts: Facts) -> Judgement | None:
 
 
 def _setup(
-    facts: Facts,
     told_by: Sequence[tuple[NodeStory, Hit]],
     *,
     rule: str,
@@ -35,7 +34,6 @@ def _setup(
     family: Family = "CONFIG",
     node_rank: int | None = None,
 ) -> Judgement:
-    del facts
     return Judgement(
         family=family,
         rule=rule,
@@ -55,7 +53,6 @@ def _exit_barrier(facts: Facts) -> Judgement | None:
     if not stuck or complaining or _any_rank_failed(facts):
         return None
     return _setup(
-        facts,
         stuck,
         rule="exit barrier",
         cause="the work was done, but the agents never let each other go",
@@ -74,7 +71,6 @@ def _same_node_rank(facts: Facts) -> Judgement | None:
         return None
     names = " and ".join(node.name for node, _ in twice) or "two agents"
     return _setup(
-        facts,
         twice or keys,
         rule="keys",
         cause=f"{names} were started with the same node rank",
@@ -92,7 +88,6 @@ def _each_alone(facts: Facts) -> Judgement | None:
     if len(nodes) <= 1 or not everyone or _any_rank(facts):
         return None
     return _setup(
-        facts,
         late,
         rule="each alone",
         cause="every agent waited for the others, each in a rendezvous of its own",
@@ -148,7 +143,6 @@ def _strange_store(facts: Facts) -> Judgement | None:
     ):
         return None
     return _setup(
-        facts,
         lost,
         rule="strange store",
         cause="the agents had joined the rendezvous of another run",

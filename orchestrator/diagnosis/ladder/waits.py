@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.diagnosis.case import Judgement, RankStory
@@ -13,6 +14,8 @@ from orchestrator.diagnosis.logs.speech import is_telling
 from orchestrator.values import Evidence
 
 LEAST_FOR_A_MAJORITY = 2
+ROOT = 0
+"""The rank that a script has do what only one of them does."""
 LATE_S = 5.0
 """Ends of ranks that felt the same lie closer together, also by clocks that differ a little."""
 _KEY_RANK = re.compile(r"/(?P<rank>\d+)$")
@@ -107,19 +110,30 @@ def by_minority(facts: Facts) -> Judgement | None:
     if often < LEAST_FOR_A_MAJORITY or len(odd) >= often:
         return None
     first = facts.by_rank[odd[0]]
+    called, by_others = _operations(facts, odd), _operations(facts, frames.keys() - set(odd))
+    if called and called == by_others:
+        return None
+    # The rank that has what all others get calls the same broadcast from a line of its own.
+    led = odd == [ROOT] and not (called and by_others)
+    there = "at another line" if led else "in another collective"
     return Judgement(
-        family="MISMATCH",
+        family="HANG" if led else "MISMATCH",
         rule="minority",
-        confidence="likely",
-        cause=f"{list_ranks(odd)} was in another collective than the others",
-        cause_id="rule.mismatch",
-        rank=first.rank,
-        node_rank=first.node_rank,
-        ranks=tuple(odd),
+        confidence="unknown" if led else "likely",
+        cause=f"{list_ranks(odd)} was {there} than the others",
+        cause_id="rule.hang" if led else "rule.mismatch",
+        rank=None if led else first.rank,
+        node_rank=None if led else first.node_rank,
+        ranks=() if led else tuple(odd),
         reason=f"{often} ranks failed at {usual}, {list_ranks(odd)} at {frames[first.rank]}",
         evidence=show(first),
         remedy="run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL`, which names the collective of every rank",
     )
+
+
+def _operations(facts: Facts, ranks: Iterable[int]) -> set[str]:
+    """Give the collectives that ranks name in their words."""
+    return {op for rank in ranks for hit in facts.by_rank[rank].hits if (op := hit.groups.get("op", ""))}
 
 
 def _keyed(facts: Facts) -> int | None:
@@ -209,6 +223,7 @@ def undecided(facts: Facts) -> Judgement:
             remedy="run again with `--env TORCH_DISTRIBUTED_DEBUG=DETAIL` and the flight recorder; check the links between the nodes",
         )
     codes = sorted({node.agent_code for node in facts.case.nodes if node.agent_code})
+    known = first is not None and (not facts.is_victim(first) or _failed_alone(facts, first))
     cause = f"ended with exit code {', '.join(map(str, codes))}, and nothing tells why" if codes else "unknown"
     said = [(node, hit) for node in facts.case.nodes for hit in node.hits if hit.cause.role == "cause"]
     if not codes and said:
@@ -216,10 +231,9 @@ def undecided(facts: Facts) -> Judgement:
     lines: tuple[str, ...] = ()
     if first is not None and first.failure is not None:
         lines = (first.failure.error,)
-        cause = first.failure.error if not facts.is_victim(first) else "ranks lost their peers, and none says why"
+        cause = first.failure.error if known else "ranks lost their peers, and none says why"
     elif first is not None and (first.code or first.signal):
         cause = f"exit code {first.code}" if first.code else f"ended by {signal_name(first.signal)}"
-    known = first is not None and not facts.is_victim(first)
     result = Judgement(
         family="UNKNOWN",
         rule="undecided",
@@ -230,6 +244,13 @@ def undecided(facts: Facts) -> Judgement:
         last_lines=lines,
     )
     return replace(result, rank=first.rank, node_rank=first.node_rank) if first is not None and known else result
+
+
+def _failed_alone(facts: Facts, story: RankStory) -> bool:
+    """Tell whether nobody else failed, as far as their ends are known: then there is nobody whom it could have lost."""
+    others = [one for one in facts.case.ranks if one is not story]
+    seen = all(one.code is not None or one.signal is not None or one.runs for one in others)
+    return seen and all(one.stopped or one.runs or one.code == 0 for one in others)
 
 
 def _earliest(facts: Facts) -> RankStory | None:

@@ -147,7 +147,7 @@ class NodeLogReader:
 
     def _take(self, number: int, text: str, spoken: tuple[Speaker, str, bool], hit: Hit | None) -> None:
         log = self.log
-        if "ank" in text:
+        if "ank" in text and len(log.seen) < MOST_SPEAKERS:
             log.seen.update(int(found) for found in _SEEN.findall(text)[:16])
         if "orld" in text.lower() and (world := _WORLD.search(text)):
             log.world_size = int(world["size"])
@@ -209,6 +209,3 @@ def last_words(text: str) -> Speech:
     while speech.utterances and speech.last - speech.utterances[-1].end > PATIENCE:
         speech.utterances.pop()
     return speech
-
-
-__all__ = ["AGENT", "ANYONE", "NodeLog", "NodeLogReader", "Speaker", "last_words", "read_node_log"]

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 from orchestrator.diagnosis.case import Claim, NodeStory, Odd, RankStory
 from orchestrator.diagnosis.cause import Hit
+from orchestrator.diagnosis.exits import CRASHES
 from orchestrator.diagnosis.logs.nodelog import AGENT, ANYONE, NodeLog
 from orchestrator.diagnosis.logs.speech import EXCEPTION, NEAR, PATIENCE, Speech, Utterance
 from orchestrator.diagnosis.logs.torchrun_words import parse_status, signal_of
 from orchestrator.diagnosis.logs.tracebacks import Failure
 
-CRASHES = frozenset({4, 6, 7, 8, 11})
-"""Signals by which a process ends itself: it may have said why."""
 TAIL = PATIENCE
 _CRASH = re.compile(
     r"^\s*(?:Fatal Python error|terminate called|what\(\):|\[[EF]\d{4} |\*\*\*|free\(\)|malloc|double free|.*Assertion )"
@@ -47,6 +46,7 @@ class NodeTeller:
         self._node_rank = node_rank
         self._ranks = ranks
         self._beside = beside
+        self._first = self._find_first()
         self._claims = {claim.rank: claim for claim in _claims(log, ranks)}
         speech = log.speech(ANYONE)
         said = list(speech.utterances) if speech else []
@@ -85,9 +85,11 @@ class NodeTeller:
 
     def _rank(self, rank: int, nameless: Utterance | None) -> RankStory:
         claim = self._claims.get(rank)
-        local = claim.local_rank if claim else self._local_of(rank)
+        local = claim.local_rank if claim else rank - self._first
         speech = self._log.speech(("rank", rank)) or self._log.speech(("local", local))
         last = speech.utterances[-1] if speech and speech.utterances else nameless
+        if claim is None and speech and last and speech.went_on(last):
+            last = None
         failure = last.failure if last else self._beside.errors.get(rank) or self._log.agent.told.get(rank)
         hits = last.hits if last else ()
         code, signal = (claim.code, claim.signal) if claim else (None, None)
@@ -121,15 +123,15 @@ class NodeTeller:
             file=self._log.file,
         )
 
-    def _local_of(self, rank: int) -> int:
-        """Give the local rank: as a line tells it, or as they are numbered."""
-        told = self._log.local_of
-        first = min((one - local for one, local in told.items()), default=None)
+    def _find_first(self) -> int:
+        """Find the rank of the local rank 0: as a line tells it, or as they are numbered."""
+        log = self._log
+        first = min((rank - local for rank, local in log.local_of.items()), default=None)
         if first is None:
-            first = (
-                min(self._ranks) if not self._log.teed or self._log.ranks else min(self._ranks) - min(self._log.teed)
-            )
-        return rank - first
+            first = min(self._ranks, default=0)
+            if log.teed and not log.ranks:
+                first -= min(log.teed)
+        return first
 
     def _progress_hits(self, speech: Speech | None) -> tuple[Hit, ...]:
         """Give the figures of NCCL's watchdog, wherever a rank told them."""

@@ -11,6 +11,7 @@ _EXCEPTION = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Fault|Iteration|Timeout)?)(?::\s?(?P<text>.*))?$"
 )
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_IGNORED = "Exception ignored in: "
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")
 _LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python")
 
@@ -29,6 +30,14 @@ _CONSEQUENCES = (
     "read error",
     "network error",
 )
+_OF_THE_GROUP = re.compile(
+    r"gloo|nccl|c10d|tcpstore|\bdist(?:backend|network|store)?error\b|torch\.distributed|signalexception|got signal: 15"
+    r"|pair closure|connection closed by peer \[|\bremote process exited"
+    # As torch told it before it had exceptions of its own; Python's own are never of this class.
+    r"|^RuntimeError: (?:connection re(?:set|fused)|connection closed|broken pipe|socket timeout)",
+    re.IGNORECASE,
+)
+"""What is said of ranks and their store alone."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +54,10 @@ class Failure:
 
     @property
     def consequence(self) -> bool:
-        """It speaks of a peer that went away: something else broke first."""
+        """It speaks of a peer of the process group that went away: something else broke first."""
         text = self.error.lower()
-        return any(word in text for word in _CONSEQUENCES)
+        # A server that a script speaks with goes away in the same words, and that breaks this rank alone.
+        return any(word in text for word in _CONSEQUENCES) and _OF_THE_GROUP.search(self.error) is not None
 
 
 def parse_failure(text: str) -> Failure | None:
@@ -64,7 +74,8 @@ def parse_failure(text: str) -> Failure | None:
 
 
 def parse_last_line(text: str) -> Failure | None:
-    """Find the last line that says something."""
+    """Find the last line that says something; what the interpreter ignores while it closes down says nothing."""
+    text = text[:found] if (found := text.find(_IGNORED)) >= 0 else text
     lines = [_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n")]
     for number in range(len(lines) - 1, -1, -1):
         # A rule of dashes says nothing.

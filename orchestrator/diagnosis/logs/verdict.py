@@ -9,7 +9,7 @@ from orchestrator.diagnosis.exits import signal_name
 from orchestrator.diagnosis.ladder.facts import NO_SIGN
 from orchestrator.diagnosis.logs.nodelog import AGENT, ANYONE, NodeLog
 from orchestrator.diagnosis.logs.torchrun_words import signal_of
-from orchestrator.values import Evidence, Exit, FirstFailure, RunState, Verdict
+from orchestrator.values import Evidence, Exit, FirstFailure, Verdict
 
 MOST_EVIDENCE = 6
 NO_NODE = -1
@@ -29,9 +29,8 @@ def build_foreign_verdict(case: Case, judgement: Judgement, logs: Sequence[NodeL
             reason=judgement.reason,
         )
     culprits = {*judgement.ranks, judgement.rank}
-    state: RunState = "failed"
     return Verdict(
-        state=state,
+        state="failed",
         exit_code=int(Exit.FAILED),
         cause=judgement.cause,
         family=judgement.family,

@@ -57,11 +57,16 @@ def find_packing(path: Path) -> str:
         head = file.read(LOOKED_AT)
     if packed := next((name for magic, name in PACKED.items() if head.startswith(magic)), ""):
         return packed
-    if head[:2] in _WIDE:
+    if _find_wide(head):
         return ""
     # A log that was cut at its beginning while it was written holds NULs there, and is one all the same.
     text = head.replace(b"\0", b"").decode("utf-8", "replace")
     return "binary" if len(_NO_TEXT.findall(text)) > STRANGE * len(text) else ""
+
+
+def _find_wide(head: bytes) -> str:
+    """Name the encoding of text of two bytes a character; the mark alone may be the beginning of anything."""
+    return _WIDE.get(head[:2], "") if head.count(b"\0") * 4 >= len(head) else ""
 
 
 def _read_chunks(path: Path) -> Iterator[tuple[int, int, bytes]]:
@@ -71,8 +76,8 @@ def _read_chunks(path: Path) -> Iterator[tuple[int, int, bytes]]:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             at, done = done, done + len(chunk)
-            if at == 0 and chunk[:2] in _WIDE:
-                decoder = codecs.getincrementaldecoder(_WIDE[chunk[:2]])("replace")
+            if at == 0 and (wide := _find_wide(chunk[:LOOKED_AT])):
+                decoder = codecs.getincrementaldecoder(wide)("replace")
                 chunk = chunk[2:]
             yield at, done, decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
 

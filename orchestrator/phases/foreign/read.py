@@ -22,6 +22,7 @@ from orchestrator.errors import UsageError
 from orchestrator.phases.foreign.lines import find_packing, read_parts
 from orchestrator.phases.foreign.logs import read_logs
 from orchestrator.phases.foreign.ours import is_experiment
+from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.values import Evidence
 
 LOG_ENDINGS = (".log", ".txt", ".out", ".err")
@@ -114,7 +115,9 @@ def _refuse(unread: Sequence[str], path: Path) -> None:
 
 
 def _read_folder(path: Path) -> list[Job]:
-    found = _sort_files(sorted(path.iterdir()))
+    paths = ExperimentPaths(path)
+    # Our own log of a launch quotes what stands in the others.
+    found = _sort_files(file for file in sorted(path.iterdir()) if file != paths.launch_log or not paths.logs.is_dir())
     nothing = not (found.logs or found.stacks or found.dumps)
     if (nothing or is_experiment(path)) and (path / "logs").is_dir():
         found = _sort_files(sorted((path / "logs").iterdir()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.hang.activity import Activity, fold_activity
 from orchestrator.diagnosis.hang.stacks_node import list_stacks
-from orchestrator.diagnosis.hang.watch import HangRules, HangWatch, TakenOver
+from orchestrator.diagnosis.hang.watch import Action, HangRules, HangWatch, TakenOver
 from orchestrator.diagnosis.hang.words import find_moved
 from orchestrator.node import clock
 from orchestrator.node.progress import parse_step, read_lines
@@ -165,7 +165,8 @@ class _Guarded:
     def _report(self) -> None:
         watch, history = self._watch, self._decider.history
         noticed, since = time.monotonic(), watch.since
-        if self._spins and self._moves():
+        action = self._find_action()
+        if action is None:
             watch.note_moving(time.monotonic())
             return
         report = Report(
@@ -173,7 +174,7 @@ class _Guarded:
             paths=self._guard.paths,
             readers=self._readers,
             since=clock.now() - (noticed - since),
-            action=watch.rules.action,
+            action=action,
             py_spy=self._guard.py_spy,
             ended=tuple(sorted(rank for rank, exit_ in dict(history.exits).items() if exit_.clean)),
         )
@@ -182,19 +183,26 @@ class _Guarded:
         if self._stop.is_set() or watch.since > since or history.stop_cause is not None:
             return  # it went on, or somebody stopped it, while we looked: what we saved does no harm
         watch.note_report(time.monotonic())
-        if watch.rules.action == "stop":
+        if action == "stop":
             gather_rest(report, clock.now())  # before anything is killed
         self._hang = build_event_data(report)
         self._post("hang", self._hang)
-        if watch.rules.action != "stop":
+        if action != "stop":
             gather_rest(report, clock.now())
 
-    def _moves(self) -> bool:
-        """Look twice: GPUs that wait and small pieces of work look alike, stacks do not."""
+    def _find_action(self) -> Action | None:
+        """Look twice: small pieces of work and waiting look alike, stacks do not; None: it is no hang.
+
+        Where some stand and others move on it is told, and nothing is stopped for it.
+        """
         before = self._stacks()
         if self._stop.wait(AGAIN_S):
-            return True
-        return bool(find_moved(before, self._stacks()))
+            return None
+        after = self._stacks()
+        moved, action = find_moved(before, after), self._watch.rules.action
+        if moved and (self._spins or len(moved) == len(after)):
+            return None
+        return "warn" if moved else action
 
     def _stacks(self) -> list[Any]:
         answers = ask_nodes(self._readers, {"op": "stacks"}, STACKS_S)

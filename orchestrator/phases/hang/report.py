@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import queue
 import time
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -39,6 +40,8 @@ REST_S = 20.0
 NATIVE_S = 12.0
 MOST_NATIVE = 4
 MOST_FILES = 4
+MOST_BYTES = 16 << 20
+"""Of one flight recorder, unpacked."""
 Asked = Mapping["NodeReader", "queue.SimpleQueue[Mapping[str, Any]]"]
 
 
@@ -84,7 +87,7 @@ def gather(report: Report, activity: Mapping[int, Mapping[str, Any]], now: float
         look_at_node(report.plan, node.node_rank, node.node.name, answers.get(node.node_rank, {"error": "no answer"}))
         for node in report.plan.nodes
     )
-    dumps = take_dumps(take_answers(flight, end - time.monotonic()))
+    dumps = take_dumps(take_answers(flight, end - time.monotonic()), now - report.since)
     report.dumps = [dump for rank, (_, data) in sorted(dumps.items()) if (dump := parse_dump(data, rank)) is not None]
     told = take_answers(ras, end - time.monotonic())
     odd = find_odd(report.stacks, report.dumps, find_behind(told, report.looks))
@@ -143,7 +146,8 @@ def name_evidence(report: Report) -> None:
 
 def tell(report: Report, now: float) -> None:
     """Write the report, for people and as data."""
-    silent = [node.node for node in report.looks if node.error]
+    over = {node.node_rank for node in report.plan.nodes if set(node.ranks) <= set(report.ended)}
+    silent = [node.node for node in report.looks if node.error and node.node_rank not in over]
     report.words = render_hang(
         report.odd,
         report.plan,
@@ -223,12 +227,20 @@ def plain(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name not in ("t", "op", "id", "n")}
 
 
-def take_dumps(answers: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[str, bytes]]:
-    """Unpack the flight recorders that came: by rank, how a file of it is called and what it holds."""
+def take_dumps(answers: Mapping[int, Mapping[str, Any]], silent_s: float) -> dict[int, tuple[str, bytes]]:
+    """Unpack the flight recorders that came: by rank, how a file of it is called and what it holds.
+
+    One that was written before the run fell silent tells of an earlier moment: beside fresh ones it would blame its rank.
+    """
     dumps: dict[int, tuple[str, bytes]] = {}
     for raw in itertools.chain.from_iterable(answer.get("ranks") or () for answer in answers.values()):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            data = base64.b64decode(raw["data"])
+        with contextlib.suppress(KeyError, TypeError, ValueError, zlib.error):
+            if float(raw.get("age_s") or 0.0) > silent_s:
+                continue
+            unpack = zlib.decompressobj()
+            data = unpack.decompress(base64.b64decode(raw["data"]), MOST_BYTES)
+            if not unpack.eof:
+                continue
             dumps[int(raw["rank"])] = ("json" if data.lstrip()[:1] == b"{" else "pickle", data)
     return dumps
 
