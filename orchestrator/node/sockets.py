@@ -12,6 +12,8 @@ from orchestrator.node.probe_command import NoAnswerError, ask
 Facts = Dict[str, Any]
 MOST_LINES = 2000
 LIMIT_S = 4.0
+TRAFFIC_S = 1.0
+"""Asked twice within one look at what the ranks do, which has to come in time itself."""
 MOVED = re.compile(r"\bbytes_(?:acked|received):(\d+)")
 PID = re.compile(r"\bpid=(\d+),")
 Traffic = Dict[Tuple[str, ...], Tuple[Set[int], int]]
@@ -44,7 +46,7 @@ def read_traffic() -> Optional[Traffic]:
     if tool is None:
         return None
     try:
-        return parse_traffic(ask([tool, "-tinp"], LIMIT_S))
+        return parse_traffic(ask([tool, "-tinp"], TRAFFIC_S))
     except NoAnswerError:
         return None
 

@@ -14,13 +14,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from runs import build_plan
+from runs import Story, build_plan
 
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.hang import watch as hang_watch
 from orchestrator.diagnosis.hang.watch import HangWatch
 from orchestrator.node import clock
+from orchestrator.phases import stacks
 from orchestrator.phases.hang import guard as guard_module
 from orchestrator.phases.hang import report
 from orchestrator.phases.hang.guard import HangGuard, fold_hangs, recall
@@ -222,6 +223,34 @@ def test_a_run_in_which_all_move_on_is_slow_and_no_hang(tmp_path: Path) -> None:
     guard.end()
     assert events.empty()
     assert not record.paths.diagnosis.exists()
+
+
+def test_a_node_that_has_fallen_silent_is_not_waited_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "SUSPECT_S", 0.2)
+    speaks, silent = FakeReader(PLAN.nodes[0]), FakeReader(PLAN.nodes[1], silent=True)
+    silent.suspect = True
+    began = time.monotonic()
+    told = stacks.gather_stacks(cast("list[NodeReader]", [speaks, silent]), native=False)
+    assert 0.2 <= time.monotonic() - began < 5
+    assert [node.get("error", "") for node in told["nodes"]] == ["", "no answer"]
+
+
+def test_where_nobody_is_odd_the_verdict_sends_nobody_to_one_stack() -> None:
+    story = Story(2, 2)
+    story.all_run()
+    data: dict[str, Any] = {
+        "number": 1,
+        "action": "stop",
+        "since": 2.0,
+        "words": "HANG",
+        "family": "HANG",
+        "rule": "stacks",
+    }
+    data |= {"ranks": [], "confidence": "likely", "cause": "all 4 ranks are asleep", "where": "", "evidence": []}
+    story.tell("hang", at=9.0, **data)
+    verdict = story.verdict()
+    assert (verdict.cause, verdict.first_failure, verdict.confidence) == ("all 4 ranks are asleep", None, "likely")
+    assert verdict.remedy.startswith("compare the stacks in diagnosis/")
 
 
 def test_a_recorder_of_an_earlier_moment_tells_nothing_of_this_one() -> None:
