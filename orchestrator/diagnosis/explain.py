@@ -40,8 +40,7 @@ def explain(history: History, texts: Texts, only: Container[int] | None = None) 
     ours = _explain_own(history, texts)
     if ours is not None:
         return ours
-    case = _build_needed(history, texts, only)
-    judgement = judge(case)
+    case, judgement = _judge_needed(history, texts, only)
     telling = None
     if judgement.rank is not None and judgement.node_rank is not None:
         telling = find_telling(texts, judgement.rank, judgement.node_rank)
@@ -80,14 +79,16 @@ def explain_hang(history: History, texts: Texts) -> tuple[str, tuple[Evidence, .
     return said, tuple(place_all(word.evidence, texts))
 
 
-def _build_needed(history: History, texts: Texts, only: Container[int] | None) -> Case:
-    """Build the case from as many ranks as it takes: to read the words of a thousand takes seconds."""
+def _judge_needed(history: History, texts: Texts, only: Container[int] | None) -> tuple[Case, Judgement]:
+    """Judge from as many ranks as it takes: to read the words of a thousand takes seconds."""
     if only is None and history.plan.world_size > MANY:
         # Whoever broke by itself needs no word of the hundreds that were stopped because of it.
         few = build_case(history, texts, {rank for rank, exit_ in history.exits.items() if not exit_.after_stop})
-        if judge(few).rule in OWN_RULES:
-            return few
-    return build_case(history, texts, only)
+        judgement = judge(few)
+        if judgement.rule in OWN_RULES:
+            return few, judgement
+    case = build_case(history, texts, only)
+    return case, judge(case)
 
 
 def read_last_lines(texts: Texts, story: RankStory) -> tuple[str, ...]:

@@ -86,33 +86,29 @@ def _build_rank(history: History, texts: Texts, node: NodePlan, rank: int) -> Ra
     # One that ended well has no last words, and of a thousand that were stopped a few lines are enough.
     size = 0 if exit_ is not None and exit_.clean else STOPPED_TAIL if stopped else None
     failure, file, hits = read_words(texts, rank, size)
-    if exit_ is None:
-        # Its end was missed, or its node is away.
-        return RankStory(
-            rank=rank,
-            node_rank=node.node_rank,
-            local_rank=rank - node.first_rank,
-            stopped=True,
-            failure=failure,
-            hits=hits,
-            file=file,
-        )
-    return RankStory(
+    story = RankStory(
         rank=rank,
         node_rank=node.node_rank,
+        local_rank=rank - node.first_rank,
+        stopped=stopped,
+        failure=failure,
+        hits=hits,
+        file=file,
+    )
+    if exit_ is None:  # its end was missed, or its node is away
+        return story
+    return replace(
+        story,
         local_rank=exit_.local_rank,
         pid=exit_.pid,
         code=exit_.code,
         signal=exit_.signal,
         time=exit_.time,
         exact=True,
-        stopped=stopped,
         late=exit_.after_stop,
         # A rank that was killed did not say why: its last line is about something else.
         failure=failure if exit_.signal is None or (failure and failure.frames) else None,
-        hits=hits,
         oom_kills=exit_.oom_kills,
-        file=file,
     )
 
 

@@ -7,9 +7,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from orchestrator.node import smi
 from orchestrator.node.gpu_use import key_of
-from orchestrator.node.probe_command import TIME_IS_UP, NoAnswerError, ask, ask_all, text_of
-from orchestrator.node.probe_gpus import find_tool
-from orchestrator.node.smi_health import figure
+from orchestrator.node.probe_command import ask, ask_all, text_of
+from orchestrator.node.probe_gpus import ask_tools
+from orchestrator.node.smi_gauges import first, number
 
 Facts = Dict[str, Any]
 LIMIT_S = 4.0
@@ -21,18 +21,8 @@ def read_pulse(used: Optional[Mapping[str, Any]]) -> Tuple[List[Facts], str]:
     """Ask the first tool that answers for the GPUs of a run, for all where it is not known which; or say why not."""
     if used == {}:
         return [], ""
-    troubles = []
-    for name, query in QUERIES:
-        tool = find_tool(name)
-        if not tool:
-            continue
-        try:
-            found = query(tool)
-        except (NoAnswerError, smi.OddOutputError) as error:
-            troubles.append(str(error))
-            if TIME_IS_UP in str(error):
-                break
-            continue
+    troubles: List[str] = []
+    for _, found in ask_tools(QUERIES, troubles):
         ours = [gpu for gpu in found if used and key_of(gpu) in used]
         return [{name: value for name, value in gpu.items() if name != "uuid"} for gpu in ours or found], ""
     return [], "; ".join(troubles) or "there is no nvidia-smi, amd-smi or rocm-smi"
@@ -57,7 +47,8 @@ def parse_amd_pulse(metric: str, static: str) -> List[Facts]:
     limits: Dict[Any, Optional[int]] = {}
     try:
         for entry in smi.read_entries(static):
-            caps = (_inner(entry, "limit", "power_cap"), _inner(entry, "limit", "ppt0", "power_cap"))
+            places = (("limit", "power_cap"), ("limit", "ppt0", "power_cap"))
+            caps = (number(smi.read_inner(entry, *place)) for place in places)
             limits[smi.whole(entry.get("gpu"))] = next((cap for cap in caps if cap), None)
     except smi.OddOutputError:
         limits = {}
@@ -66,9 +57,9 @@ def parse_amd_pulse(metric: str, static: str) -> List[Facts]:
         index = smi.whole(entry.get("gpu"))
         if index is not None:
             names = ("socket_power", "current_socket_power", "average_socket_power")
-            powers = [power for power in (_inner(entry, "power", name) for name in names) if power is not None]
-            busy = _inner(entry, "usage", "gfx_activity")
-            found.append(_pulse(index, "", busy, powers[0] if powers else None, limits.get(index)))
+            power = first(smi.read_inner(entry, "power"), *names)
+            busy = number(smi.read_inner(entry, "usage", "gfx_activity"))
+            found.append(_pulse(index, "", busy, power, limits.get(index)))
     return found
 
 
@@ -84,23 +75,13 @@ def parse_rocm_pulse(text: str) -> List[Facts]:
         if match is None or not isinstance(card, dict):
             continue
         names = ("Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)")
-        powers = [power for power in (_number(card.get(name)) for name in names) if power is not None]
-        busy, limit = _number(card.get("GPU use (%)")), _number(card.get("Max Graphics Package Power (W)"))
-        found.append(_pulse(int(match.group(1)), "", busy, powers[0] if powers else None, limit))
+        busy, limit = number(card.get("GPU use (%)")), number(card.get("Max Graphics Package Power (W)"))
+        found.append(_pulse(int(match.group(1)), "", busy, first(card, *names), limit))
     return sorted(found, key=lambda gpu: int(gpu["index"]))
 
 
 def _pulse(index: int, uuid: str, busy: Optional[int], power: Optional[int], limit: Optional[int]) -> Facts:
     return {"index": index, "uuid": uuid, "util_percent": busy, "power_w": power, "power_limit_w": limit}
-
-
-def _number(value: Any) -> Optional[int]:
-    number = figure(str(value.get("value") if isinstance(value, dict) else value))
-    return None if number is None else int(number)
-
-
-def _inner(entry: Facts, *keys: str) -> Optional[int]:
-    return _number(smi.read_inner(entry, *keys))
 
 
 def _ask_nvidia(tool: str) -> List[Facts]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import shutil
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple, TypeVar
 
 from orchestrator.node import processes, smi
 from orchestrator.node.probe_command import TIME_IS_UP, NoAnswerError, ask_all, owner_of, text_of
 
 Facts = Dict[str, Any]
+Answer = TypeVar("Answer")
 FOLDERS = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/opt/rocm/bin", "/usr/lib/wsl/lib")
 VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
@@ -27,11 +28,27 @@ def probe_gpus(request: Facts) -> Facts:
         "visible_devices": {name: os.environ[name] for name in VISIBILITY if name in os.environ},
     }
     troubles: List[str] = []
-    for kind, name, query in (
-        ("nvidia", "nvidia-smi", _nvidia),
-        ("amd", "amd-smi", _amd_smi),
-        ("amd", "rocm-smi", _rocm_smi),
-    ):
+    queries = (("nvidia-smi", _nvidia), ("amd-smi", _amd_smi), ("rocm-smi", _rocm_smi))
+    for name, found in ask_tools(queries, troubles):
+        if found["gpus"]:
+            facts.update(found, gpu_kind="nvidia" if name == "nvidia-smi" else "amd")
+            break
+    if not facts["gpus"]:
+        silent = _silent_devices()
+        reason = "; ".join(troubles) or (silent and f"{silent} is there, but no tool that answers for it")
+        if reason:
+            facts["unknown"] = {"gpus": reason}
+    for process in facts["gpu_processes"]:
+        process["owner"] = owner_of(process["pid"])
+        process["command"] = processes.command_of(process["pid"]) or process["command"]
+    return facts
+
+
+def ask_tools(
+    queries: Iterable[Tuple[str, Callable[[str], Answer]]], troubles: List[str]
+) -> Iterator[Tuple[str, Answer]]:
+    """Give the name and the answer of each tool that is there and answers; of the others their trouble is noted."""
+    for name, query in queries:
         tool = find_tool(name)
         if not tool:
             continue
@@ -43,18 +60,7 @@ def probe_gpus(request: Facts) -> Facts:
             if TIME_IS_UP in str(error):
                 break
             continue
-        if found["gpus"]:
-            facts.update(found, gpu_kind=kind)
-            break
-    if not facts["gpus"]:
-        silent = _silent_devices()
-        reason = "; ".join(troubles) or (silent and f"{silent} is there, but no tool that answers for it")
-        if reason:
-            facts["unknown"] = {"gpus": reason}
-    for process in facts["gpu_processes"]:
-        process["owner"] = owner_of(process["pid"])
-        process["command"] = processes.command_of(process["pid"]) or process["command"]
-    return facts
+        yield name, found
 
 
 def find_tool(name: str) -> str:

@@ -65,8 +65,8 @@ def parse_amd_samples(text: str) -> List[Facts]:
                 "index": index,
                 "clock_mhz": _middle(_clocks(clocks, "clk", "cur_clk")),
                 "clock_max_mhz": max(_clocks(clocks, "max_clk"), default=None),
-                "temperature_c": _first(read_inner(entry, "temperature"), "hotspot", "edge"),
-                "power_w": _first(power, "socket_power", "current_socket_power", "average_socket_power"),
+                "temperature_c": first(read_inner(entry, "temperature"), "hotspot", "edge"),
+                "power_w": first(power, "socket_power", "current_socket_power", "average_socket_power"),
                 "throttle": sorted({AMD_REASONS[name] for name in amd_throttle(entry) or () if name in AMD_REASONS}),
             }
         )
@@ -90,8 +90,8 @@ def parse_rocm_samples(text: str) -> List[Facts]:
                 "index": int(match.group(1)),
                 "clock_mhz": int(clock.group()) if clock else None,
                 "clock_max_mhz": None,
-                "temperature_c": _first(card, "Temperature (Sensor junction) (C)", "Temperature (Sensor edge) (C)"),
-                "power_w": _first(
+                "temperature_c": first(card, "Temperature (Sensor junction) (C)", "Temperature (Sensor edge) (C)"),
+                "power_w": first(
                     card, "Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)"
                 ),
                 "throttle": [],
@@ -100,14 +100,15 @@ def parse_rocm_samples(text: str) -> List[Facts]:
     return sorted(found, key=lambda gpu: int(gpu["index"]))
 
 
-def _number(value: Any) -> Optional[int]:
-    number = figure(str(value.get("value") if isinstance(value, dict) else value))
-    return None if number is None else int(number)
+def number(value: Any) -> Optional[int]:
+    """Read a figure, with its unit or without, bare or as {"value", "unit"}; None where there is none."""
+    told = figure(str(value.get("value") if isinstance(value, dict) else value))
+    return None if told is None else int(told)
 
 
-def _first(entry: Any, *keys: str) -> Optional[int]:
+def first(entry: Any, *keys: str) -> Optional[int]:
     """Give the first figure that there is."""
-    found = (_number(read_inner(entry, key)) for key in keys) if isinstance(entry, dict) else iter(())
+    found = (number(read_inner(entry, key)) for key in keys) if isinstance(entry, dict) else iter(())
     return next((one for one in found if one is not None), None)
 
 
@@ -115,7 +116,7 @@ def _clocks(clocks: Any, *keys: str) -> List[int]:
     def read() -> Iterator[Optional[int]]:
         for name, clock in clocks.items() if isinstance(clocks, dict) else ():
             if str(name).startswith("gfx"):
-                yield _first(clock, *keys)
+                yield first(clock, *keys)
 
     # A die that sleeps shows no clock, or none to speak of.
     return [one for one in read() if one]

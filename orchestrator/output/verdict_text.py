@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ MOST_FRAMES = 3
 HEADLINE, LINE = 160, 400
 """Characters: who wants to read all of a message has its file and line."""
 _LABEL_WIDTH = 15
+Row = tuple[str, list[str]]
 
 
 def render_verdict(verdict: Verdict, plan: Plan, experiment: Path | str) -> Text:
@@ -36,13 +38,18 @@ def render_verdict(verdict: Verdict, plan: Plan, experiment: Path | str) -> Text
         text.append(f" in {render_duration(verdict.duration_s)} · {size} · results in {experiment}")
     else:
         culprit = _render_culprit(verdict.first_failure, plan)
-        said = [f"after {render_duration(verdict.duration_s)}", culprit, _one_line(verdict.cause, HEADLINE)]
+        said = [f"after {render_duration(verdict.duration_s)}", culprit, one_line(verdict.cause, HEADLINE)]
         text.append(" " + " · ".join(filter(None, said)))
-    for label, lines in _build_rows(verdict, plan, experiment):
+    append_rows(text, _build_rows(verdict, plan, experiment))
+    return text
+
+
+def append_rows(text: Text, rows: Iterable[Row]) -> None:
+    """Append the rows of a page: a label, and behind it one line or several."""
+    for label, lines in rows:
         for place, line in enumerate(lines):
             text.append(f"\n  {label if place == 0 else '':<{_LABEL_WIDTH}}", "bold")
             text.append(hide_secrets(strip_controls(line)))
-    return text
 
 
 def verdict_document(verdict: Verdict) -> dict[str, Any]:
@@ -85,23 +92,24 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[tuple[str, list[str]]]:
-    rows: list[tuple[str, list[str]]] = []
+def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[Row]:
+    rows: list[Row] = []
     first = verdict.first_failure
     if first:
         moment = _render_moment(first.time, "seconds", " ") if first.time is not None else ""
-        rows.append(("first failure", ["  ".join(filter(None, (moment, _render_ending(first))))]))
+        rows.append(("first failure", ["  ".join(filter(None, (moment, render_ending(first, LINE))))]))
         if first.traceback:
-            rows.append(("where", shorten_code(_render_where(first), plan).splitlines()))
+            rows.append(("where", shorten_code(render_where(first), plan).splitlines()))
     if verdict.reason:
-        rows.append(("reason", [_one_line(verdict.reason, LINE) + (f" ({verdict.confidence})" if first else "")]))
+        rows.append(("reason", [one_line(verdict.reason, LINE) + (f" ({verdict.confidence})" if first else "")]))
     if verdict.last_lines:
         rows.append(("last lines", list(verdict.last_lines)))
-    if others := _render_others(verdict):
+    stopped = "were stopped because of it" if len(verdict.stopped) != 1 else "was stopped because of it"
+    if others := render_others(verdict, stopped if first else ""):
         rows.append(("others" if first else "stopped", [others]))
     rows += _build_left_rows(verdict)
     if verdict.evidence:
-        rows.append(("evidence", [" · ".join(map(_render_evidence, verdict.evidence))]))
+        rows.append(("evidence", [render_evidence(verdict.evidence)]))
     if verdict.state != "succeeded":
         rows.append(("experiment", [str(experiment)]))
     if lines := render_remedy(verdict):
@@ -109,19 +117,18 @@ def _build_rows(verdict: Verdict, plan: Plan, experiment: Path | str) -> list[tu
     return rows
 
 
-def _render_where(first: FirstFailure) -> str:
+def render_where(first: FirstFailure) -> str:
     """Render the way into the failure: the frames of the user's own code, the deepest last."""
     return " → ".join(first.frames[-MOST_FRAMES:] or (first.traceback,))
 
 
-def _render_others(verdict: Verdict) -> str:
+def render_others(verdict: Verdict, how: str) -> str:
+    """Render who failed of the same, and how the rest ended because of it."""
     said = []
     if alike := len(verdict.ranks) - 1 if verdict.ranks else 0:
         said.append(f"{count(alike, 'other rank')} failed of the same")
     if verdict.stopped:
-        were = "was" if len(verdict.stopped) == 1 else "were"
-        ranks = count(len(verdict.stopped), "rank")
-        said.append(f"{ranks} {were} stopped because of it" if verdict.first_failure else ranks)
+        said.append(f"{count(len(verdict.stopped), 'rank')} {how}".rstrip())
     return " · ".join(said)
 
 
@@ -138,9 +145,9 @@ def render_remedy(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _build_left_rows(verdict: Verdict) -> list[tuple[str, list[str]]]:
+def _build_left_rows(verdict: Verdict) -> list[Row]:
     """Say what of the run is left on the nodes, or may be."""
-    rows: list[tuple[str, list[str]]] = []
+    rows: list[Row] = []
     if verdict.unasked:
         rows.append(("NOT ASKED", [f"what is left on {', '.join(verdict.unasked)} is not known"]))
     if verdict.survivors:
@@ -174,23 +181,26 @@ def _render_culprit(first: FirstFailure | None, plan: Plan) -> str:
     return f"rank {first.rank} ({place}{local})"
 
 
-def _render_ending(first: FirstFailure) -> str:
+def render_ending(first: FirstFailure, most: int | None = None) -> str:
+    """Render what was said first, and by what the process ended."""
     ending = ""
     if first.signal:
         ending = f"ended by {first.signal}"
     elif first.exit_code is not None:
         ending = f"exit code {first.exit_code}"
-    return " · ".join(filter(None, (_one_line(first.error, LINE), ending)))
+    return " · ".join(filter(None, (one_line(first.error, most), ending)))
 
 
-def _render_evidence(evidence: Evidence) -> str:
-    return evidence.file if evidence.line is None else f"{evidence.file}:{evidence.line}"
+def render_evidence(evidence: Iterable[Evidence]) -> str:
+    """Render the places that show it."""
+    return " · ".join(one.file if one.line is None else f"{one.file}:{one.line}" for one in evidence)
 
 
 def _render_moment(time: float, timespec: str, between: str = "T") -> str:
     return datetime.fromtimestamp(time, UTC).isoformat(between, timespec).replace("+00:00", "Z")
 
 
-def _one_line(text: str, most: int) -> str:
+def one_line(text: str, most: int | None = None) -> str:
+    """Write a text on one line without secrets, of at most so many characters."""
     line = hide_secrets(" ".join(strip_controls(text).split()))
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if most is None or len(line) <= most else f"{line[: most - 1]}…"

@@ -9,12 +9,20 @@ from typing import Any
 from rich.text import Text
 
 from orchestrator.diagnosis.ladder.facts import NO_SIGN
-from orchestrator.output.verdict_text import WORDS, render_remedy, verdict_document
-from orchestrator.output.wording import count, hide_secrets, strip_controls
+from orchestrator.output.verdict_text import (
+    WORDS,
+    Row,
+    append_rows,
+    one_line,
+    render_ending,
+    render_evidence,
+    render_others,
+    render_remedy,
+    render_where,
+    verdict_document,
+)
 from orchestrator.values import FirstFailure, Verdict
 
-LABEL_WIDTH = 15
-MOST_FRAMES = 3
 MOST_UNREAD = 6
 
 
@@ -25,17 +33,14 @@ def render_why(verdict: Verdict, source: str, job: str = "", unread: Sequence[st
     if job:
         text.append(f"{job}  ")
     text.append(word, style)
-    said = [_render_culprit(verdict.first_failure), _one_line(verdict.cause)]
+    said = [_render_culprit(verdict.first_failure), one_line(verdict.cause)]
     if verdict.state == "succeeded":
         said = [verdict.cause or verdict.reason]
     text.append("".join(f" · {part}" for part in said if part))
     rows = _build_rows(verdict, source)
     if unread:
         rows.append(("not read", [" · ".join(unread[:MOST_UNREAD])]))
-    for label, lines in rows:
-        for place, line in enumerate(lines):
-            text.append(f"\n  {label if place == 0 else '':<{LABEL_WIDTH}}", "bold")
-            text.append(hide_secrets(strip_controls(line)))
+    append_rows(text, rows)
     return text
 
 
@@ -54,24 +59,23 @@ def why_document(verdict: Verdict, job: str = "") -> dict[str, Any]:
     return document
 
 
-def _build_rows(verdict: Verdict, source: str) -> list[tuple[str, list[str]]]:
-    rows: list[tuple[str, list[str]]] = []
+def _build_rows(verdict: Verdict, source: str) -> list[Row]:
+    rows: list[Row] = []
     first = verdict.first_failure
     if verdict.state == "succeeded":
         return rows
     if first is not None:
         rows.append(("first failure", [_render_first(first)]))
         if first.traceback:
-            rows.append(("where", [" → ".join(first.frames[-MOST_FRAMES:] or (first.traceback,))]))
-    if others := _render_others(verdict):
+            rows.append(("where", [render_where(first)]))
+    if others := render_others(verdict, "ended because of it"):
         rows.append(("others", [others]))
     if verdict.reason:
-        rows.append(("reason", [f"{_one_line(verdict.reason)} ({verdict.confidence}, rule {verdict.rule})"]))
+        rows.append(("reason", [f"{one_line(verdict.reason)} ({verdict.confidence}, rule {verdict.rule})"]))
     if verdict.last_lines:
-        rows.append(("last lines", [_one_line(line) for line in verdict.last_lines]))
-    places = [f"{one.file}:{one.line}" if one.line is not None else one.file for one in verdict.evidence]
-    if places:
-        rows.append(("evidence", [" · ".join(places)]))
+        rows.append(("last lines", [one_line(line) for line in verdict.last_lines]))
+    if verdict.evidence:
+        rows.append(("evidence", [render_evidence(verdict.evidence)]))
     rows.append(("logs", [source]))
     if lines := render_remedy(verdict):
         rows.append(("to do", lines))
@@ -92,23 +96,4 @@ def _render_first(first: FirstFailure) -> str:
     if first.time is not None:
         # torchrun writes the node's own time and no zone.
         moment = datetime.fromtimestamp(first.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    ending = ""
-    if first.signal:
-        ending = f"ended by {first.signal}"
-    elif first.exit_code is not None:
-        ending = f"exit code {first.exit_code}"
-    said = " · ".join(filter(None, (_one_line(first.error), ending)))
-    return "  ".join(filter(None, (moment, said)))
-
-
-def _render_others(verdict: Verdict) -> str:
-    said = []
-    if alike := len(verdict.ranks) - 1 if verdict.ranks else 0:
-        said.append(f"{count(alike, 'other rank')} failed of the same")
-    if verdict.stopped:
-        said.append(f"{count(len(verdict.stopped), 'rank')} ended because of it")
-    return " · ".join(said)
-
-
-def _one_line(text: str) -> str:
-    return hide_secrets(" ".join(strip_controls(text).split()))
+    return "  ".join(filter(None, (moment, render_ending(first))))

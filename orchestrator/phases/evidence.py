@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.phases.answers import Asked, ask_ahead, follow_answers, plain
 from orchestrator.phases.record import write_json
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 EVIDENCE_S = 20.0
 """A node gathers for no longer than this; where a driver or a file system hangs, it says so."""
-POLL_S = 0.02
 
 
 def render_kernel(lines: Iterable[tuple[float, str]]) -> str:
@@ -25,7 +23,7 @@ def render_kernel(lines: Iterable[tuple[float, str]]) -> str:
     return "".join(f"-{age_s:.1f}s {' '.join(str(text).split())}\n" for age_s, text in lines)
 
 
-class Evidence:
+class Gathering:
     """What the nodes wrote down, by node rank; empty until the run breaks."""
 
     def __init__(self, paths: ExperimentPaths, readers: Sequence[NodeReader]) -> None:
@@ -38,7 +36,7 @@ class Evidence:
         """Ask every node, once; the orders are sent when this returns, the answers are taken by a thread."""
         if self._thread is not None:
             return
-        asked = {reader: reader.ask_ahead({"op": "evidence"}) for reader in self._readers if reader.is_alive()}
+        asked = ask_ahead(self._readers, {"op": "evidence"})
         self._thread = threading.Thread(target=self._take, args=(asked,), name="evidence", daemon=True)
         self._thread.start()
 
@@ -47,22 +45,12 @@ class Evidence:
         if self._thread is not None:
             self._thread.join(EVIDENCE_S)
 
-    def _take(self, asked: dict[NodeReader, queue.SimpleQueue[Mapping[str, Any]]]) -> None:
-        end = time.monotonic() + EVIDENCE_S
-        while asked and time.monotonic() < end:
-            for reader, answer in list(asked.items()):
-                # In this order: what it said last is there once its reader has ended.
-                ended = not reader.is_alive()
-                try:
-                    self._keep(reader.node.node_rank, answer.get_nowait())
-                except queue.Empty:
-                    if not ended:
-                        continue
-                asked.pop(reader)
-            time.sleep(POLL_S)
+    def _take(self, asked: Asked) -> None:
+        # A silent link may come back with what the node had gathered at the right moment.
+        for node_rank, answer in follow_answers(asked, EVIDENCE_S, EVIDENCE_S):
+            self._keep(node_rank, plain(answer))
 
-    def _keep(self, node_rank: int, answer: Mapping[str, Any]) -> None:
-        told = {name: value for name, value in answer.items() if name not in ("t", "op", "id", "n")}
+    def _keep(self, node_rank: int, told: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):
             self._paths.diagnosis.mkdir(exist_ok=True)
             write_json(self._paths.node_evidence(node_rank), told)

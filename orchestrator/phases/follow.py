@@ -17,7 +17,7 @@ from orchestrator.diagnosis.verdict import build_verdict
 from orchestrator.node import clock
 from orchestrator.output.verdict_text import shorten_code
 from orchestrator.output.wording import hide_secrets, strip_controls
-from orchestrator.phases.evidence import Evidence
+from orchestrator.phases.evidence import Gathering
 from orchestrator.phases.reader import NodeReader
 from orchestrator.phases.texts import build_texts
 from orchestrator.phases.watch import Stage, Watch, watch
@@ -76,7 +76,7 @@ def follow(
     desk.controller.follow(events, readers, decider)
     for reader in readers:
         reader.start()
-    evidence = Evidence(desk.paths, readers)
+    evidence = Gathering(desk.paths, readers)
     texts = build_texts(plan, desk.paths, evidence.told)
     desk.hang.begin(decider, readers, events)
     ended = watch(

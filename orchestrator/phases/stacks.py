@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import queue
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.diagnosis.hang.stacks_node import NodeLook, build_node_look, list_looks, render_look
 from orchestrator.errors import UsageError
+from orchestrator.phases.answers import ask_nodes
 from orchestrator.phases.connect import close_links, connect_each
 from orchestrator.phases.control import ask_controller
 from orchestrator.phases.saved_run import read_saved_run
@@ -25,40 +24,7 @@ if TYPE_CHECKING:
 
 STACKS_S = 20.0
 """A node's own limit; what hangs there is told as missing."""
-SUSPECT_S = 3.0
-"""A node whose link has fallen silent is waited for no longer: what it knows comes late, if it comes."""
 ASK_S = 30.0
-POLL_S = 0.02
-
-
-def ask_nodes(
-    readers: Sequence[NodeReader], order: Mapping[str, Any], timeout_s: float
-) -> dict[int, Mapping[str, Any]]:
-    """Give an order to every node at the same moment; give the answers that came in time, by node rank."""
-    return take_answers({reader: reader.ask_ahead(order) for reader in readers if reader.is_alive()}, timeout_s)
-
-
-def take_answers(
-    asked: Mapping[NodeReader, queue.SimpleQueue[Mapping[str, Any]]], timeout_s: float
-) -> dict[int, Mapping[str, Any]]:
-    """Wait for answers that were asked for ahead."""
-    began, waiting = time.monotonic(), dict(asked)
-    answers: dict[int, Mapping[str, Any]] = {}
-    while waiting:
-        waited_s = time.monotonic() - began
-        for reader, answer in list(waiting.items()):
-            # In this order: what it said last is there once its reader has ended.
-            ended = not reader.is_alive()
-            late = waited_s >= (min(timeout_s, SUSPECT_S) if reader.suspect else timeout_s)
-            try:
-                answers[reader.node.node_rank] = answer.get_nowait()
-            except queue.Empty:
-                if not ended and not late:
-                    continue
-            waiting.pop(reader)
-        if waiting:
-            time.sleep(POLL_S)
-    return answers
 
 
 def gather_stacks(readers: Sequence[NodeReader], *, native: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster import Cluster, Completed, Launcher, Process, wait_for
 
 Tables = Mapping[int, frozenset[Process]]
@@ -132,6 +133,12 @@ class Scene:
         """Wait until node k has so many processes with a text in their words."""
         wait_for(lambda: len(self.pids(k, text)) >= count, 60, f"{count} processes {text!r} on node {k}")
         return self.pids(k, text)
+
+
+def row_param(row: Any, name: str, marks: Sequence[pytest.MarkDecorator], *, long: bool, torch: bool) -> Any:
+    """Make a row of a table one case of a test."""
+    own = [*([pytest.mark.long] if long else []), *([pytest.mark.torch] if torch else [])]
+    return pytest.param(row, id=name, marks=[*own, *marks])
 
 
 def read_lines(text: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from runs import build_plan
 
-from orchestrator.phases.evidence import Evidence
+from orchestrator.phases.evidence import Gathering
 from orchestrator.phases.reader import NodeReader
 from orchestrator.plan.paths import ExperimentPaths
 
@@ -25,6 +25,7 @@ class Reader:
         self.asked: list[Answer] = []
         self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.alive = True
+        self.suspect = False
 
     def is_alive(self) -> bool:
         return self.alive
@@ -34,8 +35,8 @@ class Reader:
         return self.answers
 
 
-def build(tmp_path: Path, readers: list[Reader]) -> Evidence:
-    return Evidence(ExperimentPaths(tmp_path), cast("Sequence[NodeReader]", readers))
+def build(tmp_path: Path, readers: list[Reader]) -> Gathering:
+    return Gathering(ExperimentPaths(tmp_path), cast("Sequence[NodeReader]", readers))
 
 
 def test_what_every_node_knew_is_saved_and_told(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.hang import watch as hang_watch
 from orchestrator.diagnosis.hang.watch import HangWatch
 from orchestrator.node import clock
-from orchestrator.phases import stacks
+from orchestrator.phases import answers, stacks
 from orchestrator.phases.hang import guard as guard_module
 from orchestrator.phases.hang import report
 from orchestrator.phases.hang.guard import HangGuard, fold_hangs, recall
@@ -226,7 +226,7 @@ def test_a_run_in_which_all_move_on_is_slow_and_no_hang(tmp_path: Path) -> None:
 
 
 def test_a_node_that_has_fallen_silent_is_not_waited_for_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "SUSPECT_S", 0.2)
+    monkeypatch.setattr(answers, "SUSPECT_S", 0.2)
     speaks, silent = FakeReader(PLAN.nodes[0]), FakeReader(PLAN.nodes[1], silent=True)
     silent.suspect = True
     began = time.monotonic()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.diagnosis.cause import Cause, Hit
 from orchestrator.diagnosis.causes import CAUSES
 from orchestrator.diagnosis.logs.literals import SHORTEST, find_literals
-from orchestrator.diagnosis.logs.scan import Matcher, fill, remedy_of, scan_line, scan_text, title_of
+from orchestrator.diagnosis.logs.scan import Matcher, fill, remedy_of, scan_lines, scan_text, title_of
 
 KNOWN = Path(__file__).parent.parent / "data"
 PATTERNS = [(cause.id, pattern) for cause in CAUSES for pattern in cause.patterns]
@@ -22,6 +22,10 @@ LINES = sorted(
         for line in file.read_text("utf-8", "replace").splitlines()
     }
 )
+
+
+def scan_line(line: str, *, kernel: bool = False) -> Hit | None:
+    return next(scan_lines([line], kernel=kernel), None)
 
 
 def test_looking_for_words_first_loses_no_hit() -> None:

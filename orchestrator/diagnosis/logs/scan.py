@@ -99,11 +99,6 @@ def _matchers() -> tuple[Matcher, Matcher]:
     return Matcher(spoken), Matcher([cause for cause in CAUSES if cause.role == "confirm"])
 
 
-def scan_line(text: str, *, kernel: bool = False, line: int | None = None) -> Hit | None:
-    """Find the cause that one line speaks of; of several the one with the highest priority."""
-    return next(scan_lines([text], kernel=kernel, first=line or 1), None)
-
-
 def scan_lines(lines: Iterable[str], *, kernel: bool = False, first: int = 1) -> Iterator[Hit]:
     """Find the hits of lines, one a line, in their order; memory stays bounded."""
     matcher = _matchers()[1 if kernel else 0]

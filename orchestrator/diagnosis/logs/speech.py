@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from orchestrator.diagnosis.cause import Hit
-from orchestrator.diagnosis.logs.tracebacks import Failure
+from orchestrator.diagnosis.logs.tracebacks import Failure, is_library
 
 MOST_FRAMES = 40
 MOST_HITS = 60
@@ -36,7 +36,6 @@ _DONE = re.compile(
     r"^done\b|\b(?:train\w*|run|job|all|everything)\b.{0,40}\b(?:done|finished|complete|ended)", re.IGNORECASE
 )
 _TROUBLE = re.compile(r"^wandb:|\b(?:fail|error|abort|exit|stopp|crash)", re.IGNORECASE)
-_LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python")
 _AGENT = ("/torch/distributed/run.py", "/torch/distributed/launcher/api.py", "/torch/distributed/elastic/agent/")
 EXCEPTION = re.compile(
     r"^(?:[a-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Fault|Failure|Iteration|Timeout|Expired|Empty|Full|Abort|NotMet|Violation|Killed|Cancelled)"
@@ -163,7 +162,7 @@ class Speech:
         frame = _FRAME.match(text)
         if frame is not None:
             self._agent = self._agent or any(part in frame["file"] for part in _AGENT)
-            if not any(part in frame["file"] for part in _LIBRARY) and len(self._frames) < MOST_FRAMES:
+            if not is_library(frame["file"]) and len(self._frames) < MOST_FRAMES:
                 place = f"{frame['file']}:{frame['line']}"
                 self._frames.append(place + (f" in {frame['function']}" if frame["function"] else ""))
             return

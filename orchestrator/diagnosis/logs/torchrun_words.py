@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.diagnosis.case import Claim
 from orchestrator.diagnosis.logs.speech import EXCEPTION
-from orchestrator.diagnosis.logs.tracebacks import Failure
+from orchestrator.diagnosis.logs.tracebacks import Failure, is_library
 
 _RANK = re.compile(r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _CODE = re.compile(r"^\s*exitcode\s+: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
@@ -104,7 +104,7 @@ class AgentWords:
         if not text.startswith("  "):
             return False
         if found := _FRAME.match(text):
-            if not any(part in found["file"] for part in ("site-packages/", "dist-packages/", "/lib/python")):
+            if not is_library(found["file"]):
                 self._frames.append(f"{found['file']}:{found['line']} in {found['function']}")
         elif EXCEPTION.match(text[2:]) and self._texting is not None:
             frames = tuple(self._frames)

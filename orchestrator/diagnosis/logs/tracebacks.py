@@ -60,6 +60,11 @@ class Failure:
         return any(word in text for word in _CONSEQUENCES) and _OF_THE_GROUP.search(self.error) is not None
 
 
+def is_library(file: str) -> bool:
+    """Tell a file of a library from the user's own."""
+    return any(part in file for part in _LIBRARY)
+
+
 def parse_failure(text: str) -> Failure | None:
     """Find the last exception in a rank's stderr; without one, its last line that says something."""
     lines = [_PREFIX.sub("", line.rstrip("\r")) for line in text.split("\n")]
@@ -91,7 +96,7 @@ def _parse_traceback(lines: list[str], start: int) -> Failure | None:
         frame = _FRAME.match(line)
         if frame is not None:
             place = f"{frame['file']}:{frame['line']}" + (f" in {frame['function']}" if frame["function"] else "")
-            if not any(part in frame["file"] for part in _LIBRARY):
+            if not is_library(frame["file"]):
                 frames.append(place)
         elif line and not line[0].isspace() and _EXCEPTION.match(line):
             where = frames[-1] if frames else ""

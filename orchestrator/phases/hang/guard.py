@@ -17,9 +17,10 @@ from orchestrator.diagnosis.hang.words import find_moved
 from orchestrator.node import clock
 from orchestrator.node.progress import parse_step, read_lines
 from orchestrator.output.hang_text import render_over
+from orchestrator.phases.answers import ask_nodes
 from orchestrator.phases.hang.pulse import Pulse
 from orchestrator.phases.hang.report import Report, gather, gather_rest
-from orchestrator.phases.stacks import STACKS_S, ask_nodes, look_at_node
+from orchestrator.phases.stacks import STACKS_S, look_at_node
 
 if TYPE_CHECKING:
     import queue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import itertools
-import queue
 import time
 import zlib
 from collections import Counter
@@ -21,8 +20,9 @@ from orchestrator.diagnosis.hang.stacks import Stack
 from orchestrator.diagnosis.hang.stacks_node import NodeLook, list_looks, list_stacks
 from orchestrator.output.hang_text import render_hang
 from orchestrator.output.stacks_text import render_stacks, stacks_document
+from orchestrator.phases.answers import Asked, ask_ahead, ask_nodes, plain, take_answers
 from orchestrator.phases.record import write_json
-from orchestrator.phases.stacks import STACKS_S, ask_nodes, look_at_node, take_answers, write_stacks
+from orchestrator.phases.stacks import STACKS_S, look_at_node, write_stacks
 from orchestrator.phases.stacks_tool import carry_tool, find_tool, list_lacking
 from orchestrator.values import Evidence
 
@@ -42,7 +42,6 @@ MOST_NATIVE = 4
 MOST_FILES = 4
 MOST_BYTES = 16 << 20
 """Of one flight recorder, unpacked."""
-Asked = Mapping["NodeReader", "queue.SimpleQueue[Mapping[str, Any]]"]
 
 
 @dataclass
@@ -80,8 +79,8 @@ def gather(report: Report, activity: Mapping[int, Mapping[str, Any]], now: float
     """Ask all nodes at once what their ranks do, find who is odd, and save it; a full disk here costs the files alone."""
     end = time.monotonic() + FLIGHT_S
     alive = [reader for reader in report.readers if reader.is_alive()]
-    flight = {reader: reader.ask_ahead({"op": "flight"}) for reader in alive}
-    ras = {reader: reader.ask_ahead({"op": "ras"}) for reader in alive[:RAS_NODES]}
+    flight = ask_ahead(alive, {"op": "flight"})
+    ras = ask_ahead(alive[:RAS_NODES], {"op": "ras"})
     answers = ask_stacks(report)
     report.looks = tuple(
         look_at_node(report.plan, node.node_rank, node.node.name, answers.get(node.node_rank, {"error": "no answer"}))
@@ -174,10 +173,7 @@ def tell(report: Report, now: float) -> None:
 
 def gather_rest(report: Report, now: float) -> None:
     """Save what takes longer, or explains more than it names: the nodes themselves, sockets, native stacks."""
-    asked: dict[str, Asked] = {
-        op: {reader: reader.ask_ahead({"op": op}) for reader in report.readers if reader.is_alive()}
-        for op in ("evidence", "sockets")
-    }
+    asked: dict[str, Asked] = {op: ask_ahead(report.readers, {"op": op}) for op in ("evidence", "sockets")}
     native = ask_native(report)
     end = time.monotonic() + REST_S
     with contextlib.suppress(OSError):
@@ -220,11 +216,6 @@ def keep_answer(folder: Path, op: str, node_rank: int, answer: Mapping[str, Any]
     why = str(answer.get("why") or "")
     if text or why:
         (folder / f"{op}_{node_rank}.txt").write_text(text or f"nothing: {why}\n", "utf-8", "backslashreplace")
-
-
-def plain(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what only carried the answer here."""
-    return {name: value for name, value in answer.items() if name not in ("t", "op", "id", "n")}
 
 
 def take_dumps(answers: Mapping[int, Mapping[str, Any]], silent_s: float) -> dict[int, tuple[str, bytes]]:

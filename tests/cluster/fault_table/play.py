@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, Completed, start_cluster
+from scenes import row_param
 
 from .case import Case
 from .row import Fault, Logs, Others
@@ -19,10 +20,7 @@ EMPTY_S = 15.0
 
 def parametrize(faults: Sequence[Fault]) -> pytest.MarkDecorator:
     """One test a row, under the id that the page names."""
-    params = []
-    for fault in faults:
-        marks = [*([pytest.mark.long] if fault.long else []), *([pytest.mark.torch] if fault.real_torch else [])]
-        params.append(pytest.param(fault, id=fault.id, marks=[*marks, *fault.marks]))
+    params = [row_param(fault, fault.id, fault.marks, long=fault.long, torch=fault.real_torch) for fault in faults]
     return pytest.mark.parametrize("fault", params)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cluster import Cluster, Completed, start_cluster
+from scenes import row_param
 
 from .row import Live
 from .stage import Stage
@@ -23,10 +24,7 @@ SAME = ("state", "family", "cause", "confidence", "rule", "remedy", "first_failu
 
 def parametrize(rows: Sequence[Live], *marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
     """One test a row."""
-    params = []
-    for row in rows:
-        own = [*([pytest.mark.long] if row.long else []), *([pytest.mark.torch] if row.torch else [])]
-        params.append(pytest.param(row, id=row.id, marks=[*own, *marks]))
+    params = [row_param(row, row.id, marks, long=row.long, torch=row.torch) for row in rows]
     return pytest.mark.parametrize("row", params)
 
 
