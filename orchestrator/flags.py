@@ -63,6 +63,9 @@ SHARED: dict[str, Any] = {
 }
 
 LAUNCH: dict[str, Any] = {
+    "agent": _text("--agent", "WORD", "torchrun, accelerate or command [dim](torchrun)[/dim].", _RUN),
+    "command": _text("--command", "WORDS", "What each node runs, with --agent command.", _RUN),
+    "equal_nodes": build_switch("--equal-nodes", "Refuse unequal numbers of processes.", _RUN),
     "nproc_per_node": _text("--nproc-per-node", "N", "auto, gpu, cpu or a number [dim](auto)[/dim].", _RUN),
     "master_port": _text("--master-port", "PORT", "Rendezvous port on the head [dim](a free one)[/dim].", _RUN),
     "label": _text("--label", "WORD", "First part of the run id [dim](multinode)[/dim].", _RUN),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -115,6 +116,23 @@ def _parse_words(raw: Any) -> tuple[str, ...]:
     if not isinstance(raw, list | tuple) or not all(isinstance(item, str) and _is_text(item) for item in raw):
         raise ValueError("a list of words of UTF-8 text")
     return tuple(raw)
+
+
+def _parse_command(raw: Any) -> tuple[str, ...]:
+    if isinstance(raw, str) and _is_text(raw):
+        try:
+            return tuple(shlex.split(raw))
+        except ValueError as error:
+            raise ValueError(f"words as a shell would read them ({str(error).lower()})") from None
+    if isinstance(raw, list | tuple) and all(isinstance(item, str) and _is_text(item) for item in raw):
+        return tuple(raw)
+    raise ValueError("a list of words, or one text of words as a shell would read them")
+
+
+def _parse_agent(raw: Any) -> str:
+    if raw not in ("torchrun", "accelerate", "command"):
+        raise ValueError("torchrun, accelerate or command")
+    return str(raw)
 
 
 def _parse_env(raw: Any) -> dict[str, str]:
@@ -235,6 +253,8 @@ FilePath = Annotated[Path, BeforeValidator(_parse_path)]
 MaybePath = Annotated[Path | None, BeforeValidator(_or_none(_parse_path))]
 Names = Annotated[tuple[str, ...], BeforeValidator(_parse_names)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_parse_words)]
+CommandWords = Annotated[tuple[str, ...], BeforeValidator(_parse_command)]
+Agent = Annotated[Literal["torchrun", "accelerate", "command"], BeforeValidator(_parse_agent)]
 Env = Annotated[Mapping[str, str], BeforeValidator(_parse_env)]
 Checks = Annotated[Mapping[str, CheckRule], BeforeValidator(_parse_checks)]
 Level = Annotated[int, BeforeValidator(_whole(0, 2))]

@@ -49,6 +49,14 @@ class Settings(BaseModel):
     script: kinds.MaybeText = Field(None, description="The training script, relative to the project.")
     module: kinds.MaybeText = Field(None, description="A module to run instead of a script.")
     args: kinds.Words = Field((), description="Words for the script; {config}, {output_dir}, {run_id}, {node_rank}.")
+    agent: kinds.Agent = Field(
+        "torchrun", description="What starts the ranks of a node: torchrun, accelerate, command."
+    )
+    command: kinds.CommandWords = Field(
+        (),
+        description="Words for agent: command; {python}, {master_addr}, {master_port}, {nnodes}, {nproc_per_node}, {world_size}, {first_rank} and those of args.",
+    )
+    equal_nodes: kinds.Switch = Field(False, description="Refuse nodes with unequal numbers of processes.")
     nproc_per_node: kinds.Processes = Field("auto", description="Processes a node: auto, gpu, cpu or a number.")
     master_port: kinds.MaybePort = Field(None, description="Rendezvous port on the head; null: a free one.")
     timeout_s: kinds.MaybeSeconds = Field(None, description="Stop the run after this time; null: never.")
@@ -148,7 +156,7 @@ def require_script(settings: Settings) -> None:
     Raises:
         UsageError: neither a script nor a module is known.
     """
-    if settings.script is None and settings.module is None:
+    if settings.script is None and settings.module is None and settings.agent != "command" and not settings.command:
         named = f"{settings.config} names neither launch.script nor launch.module" if settings.config else ""
         raise UsageError(
             "nothing to run" + (f": {named}" if named else ""),

@@ -46,6 +46,7 @@ class Node:
     env: tuple[tuple[str, str], ...] = ()
 
 
+Agent = Literal["torchrun", "accelerate", "command"]
 Status = Literal["ok", "warn", "fail", "skip", "unknown"]
 
 
@@ -91,8 +92,10 @@ class NodePlan:
     run_folder: str
     """Absolute path on the node."""
     argv: tuple[str, ...]
-    """The agent's words, first the interpreter."""
+    """The agent's words, first the program."""
     env: tuple[EnvValue, ...]
+    files: tuple[tuple[str, str], ...] = ()
+    """What the agent reads beside the config: name in the run folder, and text."""
     gpu_memory: tuple[tuple[str, int | None], ...] = ()
     """UUID or index of each GPU that the run uses, and the MiB in use before it that belonged to no process."""
 
@@ -113,14 +116,20 @@ class Plan:
     master_addr: str
     master_port: int
     script: tuple[str, ...]
-    """The words after torchrun's own: the script or -m module, and its arguments."""
+    """The words after the agent's own: the script or -m module, and its arguments; of a command all, as given."""
     grace_s: float
     failure_grace_s: float
+    agent: Agent = "torchrun"
 
     @property
     def world_size(self) -> int:
         """Processes over all nodes."""
         return sum(node.processes for node in self.nodes)
+
+    @property
+    def agents_are_commands(self) -> bool:
+        """Nothing is sure of what the agents start: a command may be a rank itself, and accelerate's only one is bare."""
+        return self.agent == "command" or (self.agent == "accelerate" and self.world_size == 1)
 
 
 @dataclass(frozen=True, kw_only=True)

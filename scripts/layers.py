@@ -130,8 +130,8 @@ def check_libraries(room: str, relative: Path, imports: list[Import]) -> Iterato
         if found.top == "torch" and room not in ("distributed", "exercise"):
             yield found.line, "the launcher never imports torch"
         if room in ALONE and found.top not in sys.stdlib_module_names | {"torch"}:
-            ours = found.module == "orchestrator.node" or found.module.startswith("orchestrator.node.")
-            if room != "node" or not ours:
+            own = f"{ROOT_PACKAGE}.{room}"
+            if room == "exercise" or not (found.module == own or found.module.startswith(f"{own}.")):
                 yield found.line, f"{room} imports {found.module}: it has the standard library and itself alone"
         if room in PURE_ROOMS and found.top in IMPURE_MODULES:
             yield found.line, f"{room} is a pure room and imports {found.top}"

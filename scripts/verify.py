@@ -5,15 +5,13 @@ Started by torchrun or by aorta-launch. It needs PyTorch alone.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import asdict, dataclass
 
 import torch
-from torch import distributed
 from torch.distributed.elastic.multiprocessing.errors import record
-from workload.group import Place, join_group
+from workload.group import NodeInfo, all_gather_object, all_reduce, joined_group
 
 
 @dataclass(frozen=True)
@@ -30,37 +28,23 @@ class Answer:
     total: int
 
 
-def reduce_ranks(place: Place) -> int:
+def reduce_ranks(info: NodeInfo) -> int:
     """Add up the ranks of all, each giving its own."""
-    total = torch.tensor([place.rank], dtype=torch.int64, device=place.device)
-    distributed.all_reduce(total)
-    return int(total.item())
+    return int(all_reduce(torch.tensor([info.rank], dtype=torch.int64, device=info.device)).item())
 
 
-def gather_answers(place: Place, total: int) -> list[Answer]:
+def gather_answers(info: NodeInfo, total: int) -> list[Answer]:
     """Collect every rank's answer on every rank."""
     mine = Answer(
-        rank=place.rank,
-        local_rank=place.local_rank,
-        node_rank=place.node_rank,
-        host=place.host,
+        rank=info.rank,
+        local_rank=info.local_rank,
+        node_rank=info.node_rank,
+        host=info.host,
         told_node_rank=os.environ.get("AORTA_NODE_RANK", ""),
         torchrun_node_rank=os.environ.get("GROUP_RANK", ""),
         total=total,
     )
-    return [Answer(**json.loads(text)) for text in gather_texts(json.dumps(asdict(mine)), place)]
-
-
-def gather_texts(text: str, place: Place) -> list[str]:
-    """Collect one text of every rank, in rank order."""
-    # torch's own gathering of objects needs NumPy, which a node may lack.
-    data = text.encode()
-    longest = torch.tensor([len(data)], device=place.device)
-    distributed.all_reduce(longest, distributed.ReduceOp.MAX)
-    padded = torch.tensor(list(data.ljust(int(longest.item()))), dtype=torch.uint8, device=place.device)
-    parts = [torch.empty_like(padded) for _ in range(place.world_size)]
-    distributed.all_gather(parts, padded)
-    return [bytes(part.tolist()).decode().rstrip() for part in parts]
+    return [Answer(**told) for told in all_gather_object(asdict(mine))]
 
 
 def find_faults(answers: list[Answer]) -> list[str]:
@@ -100,17 +84,15 @@ def render_table(answers: list[Answer]) -> str:
 @record
 def main() -> None:
     """Add up, gather, judge; exit 1 when something is wrong."""
-    place = join_group()
-    answers = gather_answers(place, reduce_ranks(place))
-    faults = find_faults(answers)
-    if place.rank == 0:
-        print(render_table(answers), flush=True)
-        if not faults:
-            print(f"sum right: {answers[0].total} of {len(answers)} ranks", flush=True)
-        for fault in faults:
-            print(fault, file=sys.stderr, flush=True)
-    distributed.barrier()
-    distributed.destroy_process_group()
+    with joined_group() as info:
+        answers = gather_answers(info, reduce_ranks(info))
+        faults = find_faults(answers)
+        if info.rank == 0:
+            print(render_table(answers), flush=True)
+            if not faults:
+                print(f"sum right: {answers[0].total} of {len(answers)} ranks", flush=True)
+            for fault in faults:
+                print(fault, file=sys.stderr, flush=True)
     if faults:
         sys.exit(1)
 

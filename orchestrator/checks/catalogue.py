@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from orchestrator.checks import (
     across,
+    agents,
     collectives,
     disks,
     folders,
@@ -47,6 +48,7 @@ CATALOGUE: tuple[Check, ...] = (
     *software.CHECKS,
     *across.SOFTWARE,
     *packages.CHECKS,
+    *agents.CHECKS,
     *variables.CHECKS,
     *project.CHECKS,
     *paths.CHECKS,

@@ -56,8 +56,8 @@ def _judge_imports(node: Node, fact: Facts, facts: AllFacts) -> Seen:
     if project.script is None or project.modules is None or project.imports_trouble:
         why = fact.why_unknown("python") or fact.why_unknown("project.script") or project.imports_trouble
         return unknown(why or "the interpreter did not say")
-    # Torch has a check of its own.
-    missing = [name for name, found in project.modules.items() if not found and name != "torch"]
+    # Torch has a check of its own, and the library for training scripts comes with the run.
+    missing = [name for name, found in project.modules.items() if not found and name not in ("torch", "orchestrator")]
     if not missing:
         return ok(f"{len(project.modules)} modules of {project.script}")
     return _judge_missing(node, fact, facts, missing)

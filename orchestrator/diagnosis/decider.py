@@ -42,6 +42,7 @@ class Decider:
         if not fresh:
             return []
         judge = {
+            "agent": self._agent,
             "rank": self._rank,
             "rank_exit": self._rank_exit,
             "agent_exit": self._agent_exit,
@@ -89,16 +90,24 @@ class Decider:
     # -- what nodes say
 
     def _rank(self, event: Event) -> list[Order]:
-        history, world = self.history, int(event.data["world_size"])
+        world = int(event.data["world_size"])
         if world != self.plan.world_size:
             text = f"rank {event.data['rank']} was given world size {world}, the plan says {self.plan.world_size}"
             return self._fail(event, f"{self._node(event).node.name}: {text}", text)
-        if history.all_seen and not self._said_running and history.stop_cause is None:
-            self._said_running = True
-            return [
-                Order(say=f"running: {_count(self.plan.world_size, 'rank')} on {_count(len(self.plan.nodes), 'node')}")
-            ]
-        return []
+        return self._say_running()
+
+    def _agent(self, event: Event) -> list[Order]:
+        return self._say_running() if event.node_rank in self.history.commands else []
+
+    def _say_running(self) -> list[Order]:
+        history = self.history
+        if not history.all_seen or self._said_running or history.stop_cause is not None:
+            return []
+        self._said_running = True
+        ranks = _count(self.plan.world_size, "rank")
+        # Whether they have started the ranks, nobody can see.
+        what = f"{_count(len(history.commands), 'command')} for {ranks}" if history.commands else ranks
+        return [Order(say=f"running: {what} on {_count(len(self.plan.nodes), 'node')}")]
 
     def _rank_exit(self, event: Event) -> list[Order]:
         exit_ = self.history.exits[int(event.data["rank"])]
@@ -112,7 +121,8 @@ class Decider:
         if exit_.clean or exit_.after_stop:
             return []
         how = f"signal {exit_.signal}" if exit_.signal is not None else f"exit code {exit_.code}"
-        return self._fail(event, f"the agent on {self._node(event).node.name} ended with {how}", exit_.error)
+        who = "command" if self.plan.agents_are_commands else "agent"
+        return self._fail(event, f"the {who} on {self._node(event).node.name} ended with {how}", exit_.error)
 
     def _final(self, event: Event) -> list[Order]:
         state, reason = str(event.data.get("state")), str(event.data.get("reason", ""))

@@ -61,6 +61,9 @@ def explain(history: History, texts: Texts, only: Container[int] | None = None) 
     first = _build_first(story, exit_, history)
     if exit_ is not None and exit_.disk_full and first.error == DISK_FULL:
         judgement = replace(judgement, family="DISK", cause=DISK_FULL, cause_id="disk.enospc", confidence="likely")
+    if story.rank in history.stand_ins and history.plan.nodes[story.node_rank].processes > 1:
+        # It is the command of its node that broke: which of its ranks, nobody saw.
+        first = replace(first, rank=None, local_rank=None)
     if telling is not None and story.stopped:
         first = replace(first, traceback=first.traceback or telling.place)
     return Explained(judgement, first, _gather(judgement, texts, story.rank, story.node_rank))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from orchestrator.diagnosis.events import AgentExit, Event
-from orchestrator.values import Plan, RankExit
+from orchestrator.values import NodePlan, Plan, RankExit
 
 StopCause = Literal[
     "failure", "interrupt", "terminate", "kill", "time limit", "elsewhere", "lost", "not joined", "hang"
@@ -31,6 +31,10 @@ class History:
     agents: set[int] = field(default_factory=set)
     seen: dict[int, int] = field(default_factory=dict)
     """rank -> the world size that it was given."""
+    commands: set[int] = field(default_factory=set)
+    """Nodes whose agent is a command that has started: whether it will ever show a rank is not known."""
+    stand_ins: set[int] = field(default_factory=set)
+    """Ranks for which such a command stands: the first of its node, until a real one is seen there."""
     exits: dict[int, RankExit] = field(default_factory=dict)
     agent_exits: dict[int, AgentExit] = field(default_factory=dict)
     stopping: set[int] = field(default_factory=set)
@@ -50,8 +54,14 @@ class History:
 
     @property
     def all_seen(self) -> bool:
-        """Every planned rank was seen running."""
-        return len(self.seen) == self.plan.world_size
+        """Every planned rank was seen running, or the command that may be it."""
+        return len(self.seen) == self.plan.world_size or (
+            bool(self.commands)
+            and all(
+                node.node_rank in self.commands or all(rank in self.seen for rank in node.ranks)
+                for node in self.plan.nodes
+            )
+        )
 
     def note_stop(self, cause: StopCause, time: float, node_rank: int | None, detail: str) -> None:
         """Take down why the run was stopped; the first reason stays."""
@@ -66,7 +76,10 @@ class History:
 
     def missing_nodes(self) -> list[str]:
         """Name the nodes of which a rank was never seen."""
-        return [node.node.name for node in self.plan.nodes if any(rank not in self.seen for rank in node.ranks)]
+        return [node.node.name for node in self.plan.nodes if self._lacks_ranks(node)]
+
+    def _lacks_ranks(self, node: NodePlan) -> bool:
+        return node.node_rank not in self.commands and any(rank not in self.seen for rank in node.ranks)
 
     def take(self, event: Event) -> bool:
         """Fold one event of a node in; False when it was known."""
@@ -80,14 +93,9 @@ class History:
         if event.kind == "stop":
             self.note_stop(data["cause"], event.time, node_rank, str(data.get("detail", "")))
         if event.kind == "agent":
-            known = node_rank in self.agents
-            self.agents.add(node_rank)
-            return not known
+            return self._take_agent(event)
         if event.kind == "rank":
-            rank = int(data["rank"])
-            known = rank in self.seen
-            self.seen[rank] = int(data["world_size"])
-            return not known
+            return self._take_rank(event)
         if event.kind == "rank_exit":
             return self._take_rank_exit(event)
         if event.kind == "agent_exit":
@@ -97,6 +105,26 @@ class History:
             self.finals.setdefault(node_rank, dict(data))
             return not known
         return event.kind != "stop"
+
+    def _take_agent(self, event: Event) -> bool:
+        if event.node_rank in self.agents:
+            return False
+        self.agents.add(event.node_rank)
+        if "stands_for" in event.data:
+            self.commands.add(event.node_rank)
+            if not any(rank in self.seen for rank in self.plan.nodes[event.node_rank].ranks):
+                self.stand_ins.add(int(event.data["stands_for"]))
+                self.seen[int(event.data["stands_for"])] = self.plan.world_size
+        return True
+
+    def _take_rank(self, event: Event) -> bool:
+        for stand_in in self.stand_ins & set(self.plan.nodes[event.node_rank].ranks):
+            self.stand_ins.discard(stand_in)
+            del self.seen[stand_in]
+        rank = int(event.data["rank"])
+        known = rank in self.seen
+        self.seen[rank] = int(event.data["world_size"])
+        return not known
 
     def _take_agent_exit(self, event: Event) -> bool:
         data = event.data
@@ -110,6 +138,11 @@ class History:
             after_stop=bool(data.get("after_stop")) or self.stop_cause is not None,
             error=str(data.get("error", "")),
         )
+        for rank in self.stand_ins & set(self.plan.nodes[event.node_rank].ranks) - set(self.exits):
+            own = {"rank": rank, "local_rank": 0}
+            self._take_rank_exit(
+                Event(kind="rank_exit", time=event.time, node_rank=event.node_rank, data={**data, **own})
+            )
         return True
 
     def _take_rank_exit(self, event: Event) -> bool:

@@ -162,7 +162,8 @@ def _lost(history: History, texts: Texts) -> Verdict:
 
 
 def _not_joined(history: History, texts: Texts) -> Verdict:
-    missing = [node for node in history.plan.nodes if any(rank not in history.seen for rank in node.ranks)]
+    names = history.missing_nodes()
+    missing = [node for node in history.plan.nodes if node.node.name in names]
     first = missing[0] if missing else history.plan.nodes[0]
     return Verdict(
         state="failed",

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from typing import Any
 
-from orchestrator.node import nccl_pipe, processes, rank_hook
+from orchestrator.node import command, library, nccl_pipe, processes, rank_hook
 
 NOFILE = 65536
 """As many open files as ranks get where the system lets them have more."""
@@ -19,7 +19,11 @@ UNLIMITED = resource.RLIM_INFINITY
 
 def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Start the agent in a session of its own; its output goes straight into files, never through us."""
-    with open("agent.out", "wb") as out, open("agent.err", "wb") as err:
+    names = "agent.out", "agent.err"
+    if order.get("is_command"):
+        place = command.make_place(order)
+        names = os.path.join(place, "stdout.log"), os.path.join(place, "stderr.log")
+    with open(names[0], "wb") as out, open(names[1], "wb") as err:
         return subprocess.Popen(
             order["argv"],
             cwd=order["workdir"],
@@ -62,6 +66,7 @@ def environment_of(order: dict[str, Any]) -> dict[str, str]:
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in cleared)
     }
     env = nccl_pipe.without_bad_pipe({**kept, **order["env"]}, ".")
+    env = library.put_behind(env, ".")
     return rank_hook.put_in_front(env, ".") if order.get("rank_hook") else env
 
 

@@ -8,7 +8,7 @@ import select
 import socket
 import time
 
-from orchestrator.node import ending, processes
+from orchestrator.node import command, ending, processes
 from orchestrator.node.supervisor import Supervisor
 
 SCAN_S = 0.02
@@ -46,6 +46,16 @@ def run(supervisor: Supervisor, listener: socket.socket, wake: int) -> None:
                 supervisor.obey(order)
 
 
+def find_pause(supervisor: Supervisor, now: float) -> float:
+    """Say when to look for ranks again."""
+    if supervisor.ranks.seen >= supervisor.order["processes"]:
+        return SCAN_LATER_S
+    if supervisor.order.get("is_command"):
+        # It may have none that anybody could see.
+        return command.LOOK_S if now - supervisor.born < command.LOOKS_S else SCAN_LATER_S
+    return SCAN_S
+
+
 def do_due(supervisor: Supervisor) -> float:
     """Do what is due; give the seconds until something is due again."""
     now = time.monotonic()
@@ -53,8 +63,7 @@ def do_due(supervisor: Supervisor) -> float:
         supervisor.finish("stopped", "nobody said go")
     if supervisor.agent is not None and supervisor.agent_handle >= 0 and now >= supervisor.next_scan:
         supervisor.find_ranks()
-        wanted = supervisor.ranks.seen < supervisor.order["processes"]
-        supervisor.next_scan = now + (SCAN_S if wanted else SCAN_LATER_S)
+        supervisor.next_scan = now + find_pause(supervisor, now)
     if supervisor.agent is not None and now >= supervisor.next_record:
         supervisor.note_tree()
         supervisor.next_record = now + 1.0

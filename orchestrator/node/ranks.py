@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.node import cgroups, clock, processes
@@ -22,10 +23,10 @@ class RankWatch:
         self._judged: set[tuple[int, int]] = set()
         self.seen = 0
 
-    def find(self, agent_pid: int) -> list[dict[str, Any]]:
-        """Look for new ranks; give an event for each."""
+    def find(self, pids: Iterable[int]) -> list[dict[str, Any]]:
+        """Look for new ranks among some processes; give an event for each."""
         events = []
-        for pid in processes.children(agent_pid):
+        for pid in pids:
             process = processes.read_process(pid)
             if process is None or (pid, process.ticks) in self._judged:
                 continue

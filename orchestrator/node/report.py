@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional
 
-from orchestrator.node import clock, progress, runfolder
+from orchestrator.node import clock, command, progress, runfolder
 from orchestrator.node.gpu_use import GpuQuestion, key_of
 from orchestrator.node.processes import alive
 
@@ -91,14 +91,15 @@ def heartbeat_age_s(status: Facts) -> Optional[float]:
 
 
 def last_ranks(status: Facts) -> List[Facts]:
-    """List the events that told of a rank, by rank."""
+    """List the events that told of a rank, by rank; where a command has shown none, it stands for one itself."""
     ranks = {event["rank"]: event for event in status.get("events", []) if event["ev"] == "rank"}
-    return [ranks[rank] for rank in sorted(ranks)]
+    return [ranks[rank] for rank in sorted(ranks)] or command.list_stand_ins(status.get("events", []))
 
 
 def rank_of(folder: str, status: Facts, event: Facts, here: bool) -> Facts:  # noqa: FBT001 - of this boot
     """Tell how one rank stands, and its last words."""
-    exits = [other for other in status["events"] if other["ev"] == "rank_exit" and other["rank"] == event["rank"]]
+    own = {"ev": "agent_exit"} if event["ev"] == "agent" else {"ev": "rank_exit", "rank": event["rank"]}
+    exits = [other for other in status["events"] if own.items() <= other.items()]
     runs = not exits and here and alive(event["pid"], event["ticks"])
     told = exits[-1] if exits else {}
     lines = read_tail(folder, status, event["local_rank"])

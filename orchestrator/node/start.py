@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from orchestrator.node import pump, runfolder
+from orchestrator.node import library, pump, runfolder
 from orchestrator.node.wire import Wire
 
 READY_S = 30.0
@@ -66,11 +66,14 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
 
 
 def prepare_folder(folder: str, request: dict[str, Any], modules: dict[str, str]) -> None:
-    """Write the supervisor's program and the config as used; the order itself is never written: it holds secrets."""
+    """Write the supervisor's program, the ranks' library and the files of the plan; the order is not written: it holds secrets."""
     runfolder.make_run_folder(folder)
     program = os.path.join(folder, "program", "orchestrator", "node")
     os.makedirs(program, mode=0o700, exist_ok=True)
+    library.install(folder, modules)
     for name, text in modules.items():
+        if name.startswith(library.PACKAGE):
+            continue
         parts = name.split(".")[1:]
         path = os.path.join(folder, "program", "orchestrator", *parts)
         path = os.path.join(path, "__init__.py") if os.path.isdir(path) else path + ".py"
@@ -78,9 +81,12 @@ def prepare_folder(folder: str, request: dict[str, Any], modules: dict[str, str]
             file.write(text)
     with open(os.path.join(folder, "supervisor.py"), "w", encoding="utf-8") as file:
         file.write(STARTER)
+    files = dict(request.get("files") or {})
     if request.get("config") is not None:
-        with open(os.path.join(folder, "config.yaml"), "w", encoding="utf-8") as file:
-            file.write(request["config"])
+        files["config.yaml"] = request["config"]
+    for name, text in files.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
     for name in ("agent.out", "agent.err", "agent_error.json"):
         path = os.path.join(folder, name)
         if os.path.exists(path):

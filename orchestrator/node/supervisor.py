@@ -15,7 +15,7 @@ import subprocess
 import time
 from typing import Any
 
-from orchestrator.node import agent, clock, ending, gpu_memory, look, processes, runfolder
+from orchestrator.node import agent, clock, command, ending, gpu_memory, look, processes, runfolder
 from orchestrator.node.clients import Clients
 from orchestrator.node.lease import Lease
 from orchestrator.node.logfiles import LogFiles
@@ -30,6 +30,8 @@ AGENT_GONE_S = 2.0
 """A zombie whose other threads are still being ended cannot be waited for yet."""
 HEARTBEAT_S = 5.0
 SIGNALS_KEPT = 10
+RECORDED = ("run_id", "attempt", "node_rank", "workdir", "processes", "first_rank", "gpu_memory")
+"""What stands in the status file of the order."""
 
 
 class Supervisor:
@@ -81,13 +83,7 @@ class Supervisor:
         return runfolder.write_status(
             ".",
             {
-                "run_id": self.order["run_id"],
-                "attempt": self.order["attempt"],
-                "node_rank": self.order["node_rank"],
-                "workdir": self.order["workdir"],
-                "processes": self.order["processes"],
-                "first_rank": self.order.get("first_rank"),
-                "gpu_memory": self.order.get("gpu_memory"),
+                **{name: self.order.get(name) for name in RECORDED},
                 "state": self.state,
                 "reason": self.reason,
                 "supervisor": self.identity,
@@ -110,14 +106,17 @@ class Supervisor:
             self.finish("failed", f"the agent did not start: {why}")
             return
         self.agent_handle = processes.open_handle(self.agent.pid)
-        self.state = "starting"
+        told = command.describe_agent(self.order, self.agent.pid)
+        self.state = "running" if told else "starting"
         self.lease.start()
-        self.tell({"ev": "agent", "pid": self.agent.pid})
+        self.tell({"ev": "agent", "pid": self.agent.pid, **told})
 
     def find_ranks(self) -> None:
         """Look for new ranks; once all of this node were seen, it runs."""
         assert self.agent is not None
-        for event in self.ranks.find(self.agent.pid):
+        pid = self.agent.pid
+        found = command.find_ranks(pid, self.order) if self.order.get("is_command") else processes.children(pid)
+        for event in self.ranks.find(found):
             if self.state == "starting" and self.ranks.seen >= self.order["processes"]:
                 self.state = "running"
             self.tell(event)
@@ -148,7 +147,7 @@ class Supervisor:
                 self.clearing = True
                 look.wait_for_stacks(self.look("the agent ended"))
                 self.signal_tree(signal.SIGTERM)
-        else:
+        elif not self.order.get("is_command"):
             self.signal_tree(signal.SIGTERM)
             self.deadline = min(self.deadline or now, now + TAIL_S)
 
@@ -189,6 +188,9 @@ class Supervisor:
         look.wait_for_stacks(self.look(reason))
         self.tell({"ev": "stopping", "reason": reason, "grace_s": grace_s})
         if self.agent_handle >= 0 and grace_s > 0:
+            if self.agent is not None and self.order.get("is_command"):
+                command.tell_stop(self.agent.pid)
+                return
             with contextlib.suppress(OSError):
                 processes.signal_handle(self.agent_handle, signal.SIGTERM)
         else:
@@ -197,11 +199,12 @@ class Supervisor:
     def look(self, reason: str) -> dict[int, int]:
         """Take the last look at the ranks that still run, once: what they do later, they do because they were stopped."""
         asked: dict[int, int] = {}
-        if not self.looked and self.ranks.handles:
+        ranks = list(self.ranks.handles.values()) or command.list_stand_ins(self.events)
+        if not self.looked and ranks:
             self.looked = True
             # It reads what ranks can write: whatever that is, it must not end a supervisor.
             with contextlib.suppress(Exception):
-                asked = look.take(self.ranks.handles.values(), reason)
+                asked = look.take(ranks, reason)
         return asked
 
     def signal_tree(self, number: int) -> None:
@@ -263,6 +266,8 @@ class Supervisor:
             self.start_agent()
         elif what == "signal":
             signalled = self.ranks.signal(int(order["signal"]))
+            if self.agent is not None and command.list_stand_ins(self.events):
+                signalled = command.signal_stand_in(self.agent.pid, self.order, int(order["signal"]))
             self.tell({"ev": "signalled", "id": order.get("id"), "signal": order["signal"], "ranks": signalled})
         elif what == "stop":
             reason, end_state = str(order.get("reason", "")), str(order.get("state", "stopped"))

@@ -79,8 +79,11 @@ def render_command(node: NodePlan, node_count: int) -> str:
     words = ["env", *env, *map(shlex.quote, node.argv)]
     # Torch ends a rank that cannot make its pipe in the second one.
     folders = " ".join(shlex.quote(f"{node.run_folder}/{name}") for name in ("outputs", "diagnosis"))
+    files = "".join(
+        f"printf %s {shlex.quote(text)} > {shlex.quote(f'{node.run_folder}/{name}')} && " for name, text in node.files
+    )
     where = f"# node {node.node_rank} of {node_count}: {node.node.name}".replace("\n", " ")
-    return f"{where}\nmkdir -p {folders} && cd {shlex.quote(node.workdir)} && {' '.join(words)}"
+    return f"{where}\nmkdir -p {folders} && {files}cd {shlex.quote(node.workdir)} && {' '.join(words)}"
 
 
 def plan_document(plan: Plan) -> dict[str, object]:
@@ -92,6 +95,7 @@ def plan_document(plan: Plan) -> dict[str, object]:
         "world_size": plan.world_size,
         "master_addr": plan.master_addr,
         "master_port": plan.master_port,
+        "agent": plan.agent,
         "script": list(plan.script),
         "project": plan.project,
         "grace_s": plan.grace_s,

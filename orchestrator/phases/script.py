@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import AortaError, UsageError
 from orchestrator.node.probe_script import SOURCE_LIMIT
 from orchestrator.node.script_imports import read_imports
+from orchestrator.plan.command import check_agent, find_script
 from orchestrator.plan.environment import build_defaults
-from orchestrator.plan.torchrun import build_script
+from orchestrator.plan.torchrun import build_script, place_script
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
@@ -33,11 +34,14 @@ def check_script(settings: Settings) -> None:
         UsageError: no script or module is given, the file is not in the project, or the project is a HOME or /.
         ConfigError: the script lies outside the project.
     """
-    words = build_script(settings)
+    check_agent(settings)
+    words = find_script(settings) if settings.agent == "command" else build_script(settings)
     if settings.push:
         _check_project(settings)
-    if words[0] == "-m" or not settings.push:
+    if not words or words[0] == "-m" or not settings.push:
         return
+    if settings.agent == "command" and not Path(words[0]).is_absolute():
+        place_script(words[0], str(settings.project))
     path = Path(settings.project) / words[0]
     if path.is_file():
         return
@@ -76,11 +80,8 @@ def ask_of_script(settings: Settings, env: Sequence[EnvValue]) -> dict[str, Any]
         "given": sorted({value.name for value in (*env, *build_defaults(1, 1, "eth0"))}),
         "given_values": {value.name: value.value for value in env if value.name in SAID},
     }
-    if not settings.script and not settings.module:
-        return request
-    try:
-        words = build_script(settings)
-    except AortaError:
+    words = _find_words(settings)
+    if not words:
         return request
     request["script"] = shlex.join(words)
     if settings.push:
@@ -88,6 +89,17 @@ def ask_of_script(settings: Settings, env: Sequence[EnvValue]) -> dict[str, Any]
         request["imports"] = read_imports(str(settings.project), words, pythonpath.split(os.pathsep))
         request["source"] = _read_source(Path(settings.project) / words[0]) if words[0] != "-m" else None
     return request
+
+
+def _find_words(settings: Settings) -> tuple[str, ...]:
+    if settings.agent == "command":
+        return find_script(settings)
+    if not settings.script and not settings.module:
+        return ()
+    try:
+        return build_script(settings)
+    except AortaError:
+        return ()
 
 
 def ask_of_node(request: Mapping[str, Any], node: Node) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import NotReadyError
+from orchestrator.plan.agents import AgentPlan, AgentSeat, build_agent, refuse_unequal
 from orchestrator.plan.environment import build_env, build_run_values
 from orchestrator.plan.gpus import build_gpu_memory
 from orchestrator.plan.paths import NodePaths, file_name
 from orchestrator.plan.placeholders import replace_placeholders, speaks_for_config
 from orchestrator.plan.ranks import build_first_ranks, count_all
-from orchestrator.plan.torchrun import build_agent_words, build_script
+from orchestrator.plan.torchrun import build_script
 from orchestrator.values import EnvValue, Node, NodePlan, Plan
 
 if TYPE_CHECKING:
@@ -50,9 +51,10 @@ class _Run:
     master_addr: str
     master_port: int
     env: tuple[EnvValue, ...]
+    world_size: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Seat:
     """What one node has of its own."""
 
@@ -83,9 +85,10 @@ def build_plan(
     Raises:
         UsageError: nothing to run.
         ConfigError: a script outside the project, a variable that is not the user's, a NUL.
-        NotReadyError: a node without an interpreter, or without the GPUs that were asked for.
+        NotReadyError: a node without an interpreter, or without the GPUs that were asked for; unequal nodes.
     """
     counts = count_all(nodes, facts, settings.nproc_per_node, env)
+    refuse_unequal(nodes, counts, settings)
     run = _Run(
         run_id=run_id,
         attempt=attempt,
@@ -95,20 +98,18 @@ def build_plan(
         master_addr=master_addr,
         master_port=master_port,
         env=tuple(env),
+        world_size=sum(counts),
     )
     rows = zip(nodes, facts, places, workdirs, counts, build_first_ranks(counts), strict=True)
-    seats = [
-        _Seat(node_rank=rank, node=node, facts=fact, place=place, workdir=workdir, processes=count, first_rank=first)
-        for rank, (node, fact, place, workdir, count, first) in enumerate(rows)
-    ]
     return Plan(
         run_id=run_id,
         attempt=attempt,
         project=str(settings.project),
-        nodes=tuple(_build_node(run, seat) for seat in seats),
+        nodes=tuple(_build_node(run, _Seat(rank, *row)) for rank, row in enumerate(rows)),
         master_addr=master_addr,
         master_port=master_port,
         script=(*run.script, *settings.args),
+        agent=settings.agent,
         grace_s=settings.grace_s,
         failure_grace_s=settings.failure_grace_s,
     )
@@ -118,26 +119,14 @@ def _build_node(run: _Run, seat: _Seat) -> NodePlan:
     paths = NodePaths.of(seat.facts.home, run.run_id, seat.node_rank)
     named = _build_placeholders(run.settings, paths, run.run_id, seat.node_rank)
     python = _interpreter(seat.node, seat.facts)
-    argv = build_agent_words(
-        python=python,
-        settings=run.settings,
-        run_name=f"{run.run_id}.a{run.attempt}",
-        node_count=len(run.addresses),
-        node_rank=seat.node_rank,
-        processes=seat.processes,
-        master_addr=run.master_addr,
-        master_port=run.master_port,
-        paths=paths,
-        torchrun_flags=seat.facts.torchrun_flags,
-        script=(*run.script, *_build_args(run.settings, named)),
-    )
+    agent = _plan_agent(run, seat, paths, python, named)
     identity = build_run_values(
         run_id=run.run_id,
         attempt=run.attempt,
         node_rank=seat.node_rank,
         addresses=run.addresses,
         paths=paths,
-        has_config=run.settings.config is not None,
+        config=run.settings.config,
     )
     return NodePlan(
         node_rank=seat.node_rank,
@@ -149,18 +138,40 @@ def _build_node(run: _Run, seat: _Seat) -> NodePlan:
         python=python,
         workdir=seat.workdir,
         run_folder=str(paths.root),
-        argv=argv,
+        argv=agent.argv,
+        files=agent.files,
         env=build_env(
             node=seat.node,
             facts=seat.facts,
             processes=seat.processes,
             interface=seat.place.interface,
             given=run.env,
-            run=identity,
+            run={**identity, **agent.env},
             placeholders=named,
             paths=paths,
         ),
         gpu_memory=build_gpu_memory(seat.node, seat.facts, run.settings.nproc_per_node, run.env),
+    )
+
+
+def _plan_agent(run: _Run, seat: _Seat, paths: NodePaths, python: str, named: dict[str, str]) -> AgentPlan:
+    return build_agent(
+        AgentSeat(
+            settings=run.settings,
+            python=python,
+            run_name=f"{run.run_id}.a{run.attempt}",
+            node_count=len(run.addresses),
+            node_rank=seat.node_rank,
+            processes=seat.processes,
+            first_rank=seat.first_rank,
+            world_size=run.world_size,
+            master_addr=run.master_addr,
+            master_port=run.master_port,
+            paths=paths,
+            torchrun_flags=seat.facts.torchrun_flags,
+            script=(*run.script, *_build_args(run.settings, named)),
+            placeholders=named,
+        )
     )
 
 

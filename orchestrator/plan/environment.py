@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.environment import is_secret_name
 from orchestrator.errors import ConfigError
 from orchestrator.plan.paths import NodePaths
 from orchestrator.plan.placeholders import NAMES, replace_placeholders, speaks_for_config
+from orchestrator.plan.ranks import count_gpus
 from orchestrator.values import EnvValue, Node
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ PROTECTED = (
     "AORTA_HOSTS",
     "AORTA_OUTPUT_DIR",
     "AORTA_CONFIG",
+    "AORTA_CONFIG_NAME",
 )
 """What the launcher and torchrun set themselves: a value of the user's would be lost or would break the run."""
 
@@ -92,12 +95,14 @@ def build_env(
         ConfigError: a name is none, or belongs to the launcher or torchrun; a value holds a NUL.
     """
     values = {value.name: value for value in build_defaults(facts.cores, processes, interface)}
+    if not count_gpus(node, facts, given := tuple(given)):
+        values |= {value.name: value for value in build_cpu_values()}
     told = (*given, *build_node_values(node, facts.gpu_kind))
     if paths is not None:
         recorder = build_recorder_values(facts.torch_version, paths, {value.name for value in told})
         values |= {value.name: value for value in recorder}
     for value in told:
-        check_env_value(value)
+        check_env_value(value, run)
         values.pop(value.name, None)
         values[value.name] = _placed(value, placeholders)
     for name, text in run.items():
@@ -112,6 +117,12 @@ def build_defaults(cores: int, processes: int, interface: str) -> tuple[EnvValue
         # NCCL takes a bare name as a prefix (eth1 would match eth10); gloo takes it exactly and knows no "=".
         texts |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
     return tuple(EnvValue(name=name, value=text, origin=OURS) for name, text in texts.items())
+
+
+def build_cpu_values() -> tuple[EnvValue, ...]:
+    """Build what a user may override on a node whose ranks see no GPU."""
+    # An Accelerator without it joins the group there and then trains every rank alone, without a word.
+    return (EnvValue(name="ACCELERATE_USE_CPU", value="true", origin=OURS),)
 
 
 def build_recorder_values(torch_version: str | None, paths: NodePaths, told: AbstractSet[str]) -> tuple[EnvValue, ...]:
@@ -159,7 +170,7 @@ def build_run_values(
     node_rank: int,
     addresses: Sequence[str],
     paths: NodePaths,
-    has_config: bool,
+    config: Path | None,
 ) -> dict[str, str]:
     """Build what tells a rank which run it belongs to; no user can override it."""
     values = {
@@ -171,12 +182,14 @@ def build_run_values(
         "AORTA_OUTPUT_DIR": str(paths.outputs),
         "TORCHELASTIC_ERROR_FILE": str(paths.agent_error),
     }
-    if has_config:
+    if config is not None:
         values["AORTA_CONFIG"] = str(paths.config_yaml)
+        # On a node every config has the same name.
+        values["AORTA_CONFIG_NAME"] = config.stem
     return values
 
 
-def check_env_value(value: EnvValue) -> None:
+def check_env_value(value: EnvValue, ours: Container[str] = ()) -> None:
     """Refuse a name that no program could read, and one that is not the user's to set."""
     if not _NAME.fullmatch(value.name):
         raise ConfigError(
@@ -184,7 +197,7 @@ def check_env_value(value: EnvValue) -> None:
             value.origin,
             "use letters, digits and underscores, no digit first",
         )
-    if any(fnmatchcase(value.name, pattern) for pattern in PROTECTED):
+    if value.name in ours or any(fnmatchcase(value.name, pattern) for pattern in PROTECTED):
         raise ConfigError(
             f"{value.name} is set by the launcher on each node and cannot be given",
             value.origin,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfigError, UsageError
+from orchestrator.plan.command import check_agent
 from orchestrator.plan.paths import NodePaths
 
 if TYPE_CHECKING:
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
 
 
 def build_script(settings: Settings) -> tuple[str, ...]:
-    """Build the words of the script or module, without its arguments.
+    """Build the words of the script or module, without its arguments; of a command all of them, as they were given.
 
     Raises:
         UsageError: neither a script nor a module is given.
         ConfigError: the script lies outside the project.
     """
+    if settings.agent == "command":
+        check_agent(settings)
+        return settings.command
     if settings.module:
         return ("-m", settings.module)
     if not settings.script:

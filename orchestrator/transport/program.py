@@ -49,17 +49,28 @@ def remote_command(pythons: tuple[str, ...] = ()) -> str:
     return "exec " + shlex.join(remote_words(pythons))
 
 
+def read_library() -> dict[str, str]:
+    """Read the helper library for training scripts, by the names of its modules; also out of a zip."""
+    texts = _read_folder("distributed")
+    return {f"orchestrator.distributed.{name}".removesuffix(".__init__"): text for name, text in sorted(texts.items())}
+
+
+def _read_folder(name: str) -> dict[str, str]:
+    room = resources.files("orchestrator").joinpath(name)
+    return {entry.name[:-3]: entry.read_text("utf-8") for entry in room.iterdir() if entry.name.endswith(".py")}
+
+
 @cache
-def _packed_room() -> tuple[zlib._Compress, bytes, int]:
+def _packed_room(*, library: bool) -> tuple[zlib._Compress, bytes, int]:
     """Compress boot code and modules once: they are the same for every program and node, and most of what is sent.
 
     Gives the compressor as it stands behind them, what it gave so far, and the length of the boot code.
     """
-    room = resources.files("orchestrator.node")
-    texts = {entry.name[:-3]: entry.read_text("utf-8") for entry in room.iterdir() if entry.name.endswith(".py")}
+    texts = _read_folder("node")
     boot = texts.pop("boot").encode()
     modules = {"orchestrator": "", "orchestrator.node": texts.pop("__init__")}
     modules.update({f"orchestrator.node.{name}": text for name, text in sorted(texts.items())})
+    modules.update(read_library() if library else {})
     packer = zlib.compressobj(6)
     begun = packer.compress(boot + b'{"modules": ' + json.dumps(modules).encode() + b", ")
     return packer, begun, len(boot)
@@ -67,7 +78,8 @@ def _packed_room() -> tuple[zlib._Compress, bytes, int]:
 
 def first_bytes(program: str, nonce: str, request: Mapping[str, Any]) -> bytes:
     """Build what goes over stdin first: sizes, then boot code and bundle, compressed."""
-    packer, begun, boot_size = _packed_room()
+    # Only what starts a run has a use for the library of the ranks.
+    packer, begun, boot_size = _packed_room(library=program == "start")
     rest = json.dumps({"program": program, "nonce": nonce, "request": request}).encode()
     # The copy goes on where the modules end; the rest closes the object that they began.
     own = packer.copy()

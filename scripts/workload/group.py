@@ -1,68 +1,53 @@
-"""Each rank's place, and the group that all ranks join."""
+"""The group that all ranks join, and each rank's place in it, said once."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterator
 
-import torch
-from torch import distributed
+from orchestrator.distributed import DistributedError, NodeInfo, all_gather_object, all_reduce, distributed
+from workload.schema import ConfigError
 
-TIMEOUT = timedelta(seconds=120)
+__all__ = ["NodeInfo", "all_gather_object", "all_reduce", "check_equal_nodes", "joined_group"]
+
+TIMEOUT_S = 120.0
 """Torch's own is up to 30 minutes: too long to wait for a rank that will not come."""
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where one rank stands."""
+@contextlib.contextmanager
+def joined_group(backend: str | None = None, timeout_s: float = TIMEOUT_S) -> Iterator[NodeInfo]:
+    """Join the group that torchrun describes in the environment, say where this rank stands, leave it at the end.
 
-    rank: int
-    local_rank: int
-    node_rank: int
-    world_size: int
-    host: str
-    device: torch.device
-    backend: str
-
-
-def join_group() -> Place:
-    """Join the group that torchrun describes in the environment, say where this rank stands."""
-    place = _find_place()
-    if "RANK" in os.environ:
-        distributed.init_process_group(
-            place.backend, timeout=TIMEOUT, device_id=place.device if place.device.type == "cuda" else None
+    Raises:
+        ConfigError: the environment or the backend is wrong, seen without asking the others.
+    """
+    if not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & set(os.environ):
+        # Started by hand: a group of one, on any free port.
+        os.environ.update(ALONE, MASTER_PORT="0")
+    with contextlib.ExitStack() as stack:
+        try:
+            info = stack.enter_context(distributed(backend, timeout_s))
+        except DistributedError as error:
+            if error.__cause__ is not None:  # the others did not come
+                raise
+            raise ConfigError(str(error)) from None
+        print(
+            f"rank {info.rank} of {info.world_size} on node {info.node_rank} ({info.host}): "
+            f"{info.device}, {info.backend}\n",
+            end="",  # one write, so that no other rank's line comes between text and end
+            flush=True,
         )
-    else:
-        # Started by hand without torchrun: a group of one, with nothing to meet.
-        distributed.init_process_group(place.backend, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
-    print(
-        f"rank {place.rank} of {place.world_size} on node {place.node_rank} ({place.host}): "
-        f"{place.device}, {place.backend}\n",
-        end="",  # one write, so that no other rank's line comes between text and end
-        flush=True,
-    )
-    return place
+        yield info
 
 
-def _find_place() -> Place:
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    device, backend = torch.device("cpu"), "gloo"
-    if torch.cuda.is_available():  # ROCm answers to the same name
-        if local_rank >= torch.cuda.device_count():
-            raise RuntimeError(
-                f"local rank {local_rank} has no GPU: this node shows {torch.cuda.device_count()}; "
-                "start fewer processes here"
-            )
-        device, backend = torch.device("cuda", local_rank), "nccl"
-        torch.cuda.set_device(device)
-    return Place(
-        rank=int(os.environ.get("RANK", "0")),
-        local_rank=local_rank,
-        node_rank=int(os.environ.get("AORTA_NODE_RANK") or os.environ.get("GROUP_RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
-        host=socket.gethostname(),
-        device=device,
-        backend=backend,
-    )
+def check_equal_nodes(info: NodeInfo) -> None:
+    """Raise ConfigError on all ranks alike when nodes have different numbers of ranks; a collective."""
+    sizes = dict(all_gather_object((info.node_rank, info.local_world_size)))
+    if len(set(sizes.values())) > 1:
+        told = ", ".join(f"{info.hostnames[node]} {count}" for node, count in sorted(sizes.items()))
+        raise ConfigError(
+            f"fsdp.sharding_strategy: hybrid_shard needs as many ranks on each node, here are {told}; "
+            "start as many on each (launch.nproc_per_node), or take full_shard"
+        )

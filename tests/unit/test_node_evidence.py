@@ -224,7 +224,7 @@ signal.pause()
         file = made_up_counter(tmp_path, Path(f"/proc/{pid}/cgroup").read_text())
         file.write_text("oom_kill 2\n")
         end = time.monotonic() + 10
-        while not (events := watch.find(process.pid)):
+        while not (events := watch.find(processes.children(process.pid))):
             assert time.monotonic() < end
         file.write_text(f"oom_kill {after}\n")
         os.kill(pid, 9)

@@ -43,7 +43,7 @@ def test_a_child_with_nonsense_for_a_rank_is_no_rank() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         watch = RankWatch()
-        assert watch.find(os.getpid()) == []
+        assert watch.find(processes.children(os.getpid())) == []
         assert watch.seen == 0
         child.kill()
 

@@ -23,6 +23,8 @@ case "$*" in
     ;;
 *"--no-index"*) [ -n "$WHEEL" ] ;;
 *"pip install"*"torch=="*) : >"$0.torch" ;;
+*"pip install"*"[examples]") [ -z "$NO_NETWORK" ] ;;
+*"importlib.metadata"*) echo torch==2.13.0+cpu ;;
 --version) echo Python 3.11.0 ;;
 esac
 """
@@ -48,10 +50,12 @@ class Copy:
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 
-    def setup(self, **env: str) -> subprocess.CompletedProcess[str]:
+    def setup(self, *, examples: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
         self.calls_file.write_text("")
+        script = self.project / "scripts" / "setup"
+        with_examples = ["-c", '. "$1"; setup_project; setup_examples', "sh"] if examples else []
         return subprocess.run(
-            [self.bin / "bash", self.project / "scripts" / "setup"],
+            [self.bin / "bash", *with_examples, script],
             env={"PATH": str(self.bin), "CALLS": str(self.calls_file), **env},
             cwd="/",
             capture_output=True,
@@ -104,6 +108,31 @@ def test_torch_comes_from_a_wheel_at_hand_or_from_the_cpu_index(copy: Copy) -> N
     at_hand, rest = copy.installs[-2:]
     assert "--no-index --no-deps torch==" in at_hand
     assert "--index-url" not in rest
+
+
+def test_what_examples_need_is_installed_once_and_leaves_torch_alone(copy: Copy) -> None:
+    assert copy.setup().returncode == 0
+    done = copy.setup(examples=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "setup: the packages of examples/\n"
+    (install,) = copy.installs
+    constraints = copy.project / ".venv" / ".torch-kept"
+    assert install.endswith(f"-c {constraints} -e {copy.project}[examples]")
+    assert constraints.read_text() == "torch==2.13.0+cpu\n"
+    again = copy.setup(examples=True)
+    assert (again.returncode, again.stderr, copy.installs) == (0, "", [])
+    with (copy.project / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    assert copy.setup(examples=True).returncode == 0
+    assert "[examples]" in copy.installs[-1]
+
+
+def test_without_a_network_the_packages_of_examples_are_told_and_tried_again_later(copy: Copy) -> None:
+    done = copy.setup(examples=True, NO_NETWORK="yes")
+    assert done.returncode == 1
+    assert "the packages of examples/ did not install, see above; without --all no test needs them" in done.stderr
+    assert copy.setup(examples=True).returncode == 0
+    assert "[examples]" in copy.installs[-1]
 
 
 def test_a_torch_that_python_has_already_is_used(copy: Copy) -> None:

@@ -106,6 +106,7 @@ def test_what_a_rank_does_in_words(name: str, phrase: str, kind: str) -> None:
     ("frames", "state", "phrase", "kind"),
     [
         (["barrier torch/distributed/distributed_c10d.py:1", "main train.py:9"], "S", "barrier (train.py:9)", "collective"),
+        (["wait_for_keys /r/library/orchestrator/distributed/waiting.py:5", "barrier /r/library/orchestrator/distributed/waiting.py:9", "main train.py:9"], "S", "barrier (train.py:9)", "collective"),
         (["synchronize torch/cuda/__init__.py:1", "main train.py:9"], "R", "cuda synchronize (train.py:9)", "gpu"),
         (["load torch/serialization.py:1", "main train.py:9"], "S", "main (train.py:9), load of torch/serialization.py", "code"),
         (["read data.py:8", "main train.py:9"], "D", "read (data.py:8), state D", "disk"),

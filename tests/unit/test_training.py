@@ -13,15 +13,23 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
 from verify import Answer, find_faults, render_table  # noqa: E402 - found by the line above
-from workload.data import HELD_OUT_SHARE, NOISE, SHUFFLES, HiddenRule  # noqa: E402
-from workload.model import Transformer  # noqa: E402
+from workload import bpe, dice  # noqa: E402
+from workload.clicks import Clicks  # noqa: E402
+from workload.models import RankingTransformer, Transformer  # noqa: E402
+from workload.rule import HELD_OUT_SHARE, NOISE, SHUFFLES, UNPREDICTABLE, HiddenRule  # noqa: E402
+from workload.samples import NOT_SCORED, TrainingSamples  # noqa: E402
+from workload.schedule import learning_rate  # noqa: E402
+from workload.schema import ConfigError, Dataset, Model, Scheduler  # noqa: E402
+from workload.text import Text  # noqa: E402
+
+FIRST = torch.arange(500)
 
 
 @pytest.mark.parametrize("vocab_size", [8, 29, 32])
 def test_no_held_out_sequence_can_turn_up_in_training(vocab_size: int) -> None:
     rule = HiddenRule(3, vocab_size, 12)
-    held_out, _ = rule.build_held_out(500)
-    trained, _ = rule.build_training_batch(1, 0, 500)
+    (held_out,) = rule.build(FIRST, held_out=True).inputs
+    (trained,) = rule.build(FIRST, held_out=False).inputs
     assert set(((held_out[:, 0] + held_out[:, 1]) % HELD_OUT_SHARE).tolist()) == {0}
     assert 0 not in ((trained[:, 0] + trained[:, 1]) % HELD_OUT_SHARE).tolist()
     for batch in (held_out, trained):
@@ -30,9 +38,12 @@ def test_no_held_out_sequence_can_turn_up_in_training(vocab_size: int) -> None:
 
 def test_one_who_knows_the_rule_reaches_the_best_loss_and_no_token_is_more_frequent() -> None:
     rule = HiddenRule(7, 32, 32)
-    inputs, targets = rule.build_training_batch(1, 0, 4000)
-    ruled = rule._tables[inputs[:, 1:] % SHUFFLES, inputs[:, :-1]]
-    hits = (targets[:, 1:] == ruled).double().mean().item()
+    assert rule.tables.sort(dim=1).values.tolist() == [list(range(32))] * SHUFFLES
+    batch = rule.build(torch.arange(4000), held_out=False)
+    (inputs,), targets = batch.inputs, batch.targets[:, UNPREDICTABLE:]
+    assert set(batch.targets[:, :UNPREDICTABLE].flatten().tolist()) == {NOT_SCORED}
+    ruled = rule.tables[inputs[:, 1:] % SHUFFLES, inputs[:, :-1]]
+    hits = (targets == ruled).double().mean().item()
     right, stray = 1 - NOISE + NOISE / 32, NOISE / 32
     assert -hits * math.log(right) - (1 - hits) * math.log(stray) == pytest.approx(rule.best_loss(), rel=0.05)
     share = torch.bincount(targets.flatten(), minlength=32) / targets.numel()
@@ -40,33 +51,124 @@ def test_one_who_knows_the_rule_reaches_the_best_loss_and_no_token_is_more_frequ
     assert entropy == pytest.approx(math.log(32), rel=0.002)
 
 
-def test_a_batch_depends_on_seed_step_and_rank_alone() -> None:
-    one, other = HiddenRule(1, 16, 8), HiddenRule(1, 16, 8)
-    one.build_training_batch(1, 0, 4)
-    batch = one.build_training_batch(2, 1, 4)[0]
-    assert torch.equal(batch, other.build_training_batch(2, 1, 4)[0])
-    for step, rank in ((2, 0), (3, 1)):
-        assert not torch.equal(batch, other.build_training_batch(step, rank, 4)[0])
-    assert not torch.equal(batch, HiddenRule(2, 16, 8).build_training_batch(2, 1, 4)[0])
+def test_a_sample_depends_on_seed_and_number_alone() -> None:
+    clicks = Clicks(Dataset(name="ranking", vocab_size=20, sequence_length=4))
+    text = Text(torch.arange(5000), 1, 8)
+    for samples in (HiddenRule(1, 16, 8), clicks, text):
+        whole = samples.build(torch.arange(64), held_out=False)
+        part = samples.build(torch.tensor([40, 7]), held_out=False)
+        assert torch.equal(part.targets, whole.targets[[40, 7]])
+        assert all(torch.equal(a, b[[40, 7]]) for a, b in zip(part.inputs, whole.inputs, strict=True))
+        held_out = samples.build(torch.arange(64), held_out=True)
+        assert not torch.equal(held_out.inputs[0], whole.inputs[0])
+    assert not torch.equal(
+        HiddenRule(1, 16, 8).build(FIRST, held_out=False).targets,
+        HiddenRule(2, 16, 8).build(FIRST, held_out=False).targets,
+    )
 
 
-def test_shuffled_targets_are_the_same_tokens_elsewhere() -> None:
+def test_shuffled_targets_are_those_of_other_samples() -> None:
     rule = HiddenRule(1, 16, 8)
-    _, targets = rule.build_training_batch(1, 0, 64)
-    shuffled = rule.shuffle_targets(targets, 1, 0)
-    assert shuffled.flatten().sort().values.equal(targets.flatten().sort().values)
-    assert (shuffled == targets).double().mean() < 0.2
+    true, shuffled = TrainingSamples(rule, 5000, None), TrainingSamples(rule, 5000, 9)
+    numbers = list(range(64))
+    a, b = true.__getitems__(numbers), shuffled.__getitems__(numbers)
+    assert torch.equal(a.inputs[0], b.inputs[0])
+    assert (a.targets[:, 1:] == b.targets[:, 1:]).double().mean() < 0.2
+    assert torch.equal(shuffled[5].targets[0], b.targets[5])
 
 
-def test_the_model_sees_nothing_of_what_comes() -> None:
+def test_dice_are_even_and_independent_of_their_neighbours() -> None:
+    drawn = dice.draw_fractions(3, torch.arange(2000), 50)
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
+    assert drawn.mean().item() == pytest.approx(0.5, abs=0.01)
+    for a, b in (
+        (drawn[:-1], drawn[1:]),
+        (drawn[:, :-1], drawn[:, 1:]),
+        (drawn, dice.draw_fractions(4, torch.arange(2000), 50)),
+    ):
+        both = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))
+        assert abs(both[0, 1].item()) < 0.02
+    normal = dice.draw_normal(3, torch.arange(2000), 50)
+    assert (normal.mean().item(), normal.std().item()) == pytest.approx((0, 1), abs=0.02)
+    assert set(dice.draw_integers(1, torch.arange(100), 10, 7).flatten().tolist()) == set(range(7))
+    assert len({dice.mix_seed(a, b) for a in range(30) for b in range(30)}) == 900
+
+
+def test_clicks_follow_from_the_features_with_chance_left() -> None:
+    clicks = Clicks(Dataset(name="ranking", vocab_size=50, sequence_length=6))
+    batch = clicks.build(torch.arange(4000), held_out=False)
+    dense, sparse = batch.inputs
+    assert (dense.shape, sparse.shape, batch.targets.shape) == ((4000, 4, 4), (4000, 6, 3), (4000,))
+    assert 0.4 < batch.targets.mean().item() < 0.6
+    assert 0.2 < clicks.best_loss() < 0.6 < math.log(2)
+
+
+TEXT = "def naïve(x):\n    return x  # die Größe des Wortes, des Wortes\n\n" * 20 + "日本語 \t\r\n 12345 __init__"
+
+
+def test_any_text_comes_back_from_its_tokens_and_takes_fewer() -> None:
+    pairs = bpe.learn_pairs(TEXT, 300)
+    assert 20 < len(pairs) <= 44
+    assert bpe.learn_pairs(TEXT, 300) == pairs
+    tokenizer = bpe.Tokenizer(pairs)
+    tokens = tokenizer.encode(TEXT)
+    assert tokenizer.decode(tokens) == TEXT
+    assert len(tokens) < len(TEXT.encode()) / 2
+    assert max(tokens) < 300
+    for other in ("", "ß", "never seen Ünicode \U0001f600\n\n\n  x"):
+        assert tokenizer.decode(tokenizer.encode(other)) == other
+    assert bpe.learn_pairs("a b c", 1000) == []
+
+
+def test_the_last_tenth_of_a_text_is_never_trained_on() -> None:
+    text = Text(torch.arange(1000), 1, 20)
+    trained, held_out = (text.build(torch.arange(3000), held_out=held_out) for held_out in (False, True))
+    assert int(trained.targets.max()) < 900 <= int(held_out.inputs[0].min())
+    assert (trained.inputs[0] + 1).equal(trained.targets)
+    with pytest.raises(ConfigError, match=r"allow at most 99, not 100"):
+        Text(torch.arange(1000), 1, 100)
+
+
+def test_the_gpt_sees_nothing_of_what_comes_and_the_ranking_sees_all() -> None:
     torch.manual_seed(0)
-    model = Transformer(16, 8, 32, 2, 4)
+    settings = Model(model_dim=32, num_heads=4)
+    model = Transformer(settings, Dataset(vocab_size=16, sequence_length=8))
     tokens = torch.randint(16, (2, 8))
     changed = tokens.clone()
     changed[:, 5] = (changed[:, 5] + 1) % 16
     before, after = model(tokens), model(changed)
     assert torch.allclose(before[:, :5], after[:, :5])
     assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+    dataset = Dataset(name="ranking", vocab_size=16, sequence_length=4)
+    ranking = RankingTransformer(settings, dataset)
+    dense, sparse = Clicks(dataset).build(torch.arange(3), held_out=False).inputs
+    score = ranking(dense, sparse)
+    assert score.shape == (3,)
+    for place in range(4):
+        other = sparse.clone()
+        other[:, place, 1] = (other[:, place, 1] + 1) % 16
+        assert not torch.allclose(ranking(dense, other), score, atol=1e-7)
+    assert not torch.allclose(ranking(dense + 1, sparse), score, atol=1e-7)
+
+
+def test_the_learning_rate_rises_and_falls_as_told() -> None:
+    def rates(**words: object) -> list[float]:
+        settings = Scheduler(**{"warmup_steps": 4, "min_lr_ratio": 0.1, **words})  # type: ignore[arg-type]
+        return [learning_rate(step, 1.0, settings, 12) for step in range(1, 13)]
+
+    linear = rates()
+    assert linear[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert linear[7] == pytest.approx(0.55)
+    assert linear[11] == pytest.approx(0.1)
+    cosine = rates(name="cosine")
+    assert cosine[5] > linear[5]
+    assert (cosine[7], cosine[11]) == pytest.approx((0.55, 0.1))
+    assert rates(name="constant")[3:] == [1.0] * 9
+    assert rates(total_steps=8)[7:] == pytest.approx([0.1] * 5)
+    assert rates(warmup_steps=0)[11] == pytest.approx(0.1)
+    assert rates(warmup_steps=100)[11] == pytest.approx(1.0)
 
 
 def answers(*totals: int) -> list[Answer]:

@@ -20,7 +20,10 @@ _STATE = re.compile(r"^State:\s*(?P<state>[A-Za-z])\b", re.MULTILINE)
 _WCHAN = re.compile(r"^wchan\s*[=:]\s*(?P<wchan>\w+)", re.MULTILINE)
 _NO_WCHAN = ("0", "")
 _ADDRESS = re.compile(r"^0x[0-9A-Fa-f]+$")
-_LIBRARY_PARTS = ("site-packages/", "dist-packages/", "/lib/python", "/lib64/python", "<frozen ", "<string>")
+_LIBRARY_PARTS = (
+    *("site-packages/", "dist-packages/", "/lib/python", "/lib64/python", "<frozen ", "<string>"),
+    "orchestrator/distributed/",
+)
 _LIBRARIES = frozenset(
     {
         *(

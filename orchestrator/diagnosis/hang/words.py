@@ -29,6 +29,13 @@ _LIBRARY_WORDS: tuple[tuple[str, frozenset[str], str, Kind], ...] = (
     ("torch/utils/data/dataloader.py", frozenset({"__next__"}), "DataLoader.__next__", "data"),
     ("torch/utils/data/dataloader.py", frozenset({"__iter__", "__init__"}), "DataLoader.__iter__", "data"),
     ("torch/utils/data/dataloader.py", frozenset({"_shutdown_workers", "__del__"}), "DataLoader shutdown", "data"),
+    (
+        "orchestrator/distributed/waiting.py",
+        frozenset({"barrier", "main_process_first", "node_main_first"}),
+        "{function}",
+        "collective",
+    ),
+    ("orchestrator/distributed/calls.py", frozenset({"compare"}), "a comparison of calls (debug)", "collective"),
     ("torch/cuda/", frozenset({"synchronize", "wait", "wait_stream"}), "cuda synchronize", "gpu"),
     ("torch/autograd/", frozenset({"_engine_run_backward", "backward"}), "backward", "gpu"),
     ("threading.py", frozenset({"acquire", "__enter__"}), "lock acquire", "lock"),

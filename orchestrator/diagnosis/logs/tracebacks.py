@@ -13,7 +13,8 @@ _EXCEPTION = re.compile(
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _IGNORED = "Exception ignored in: "
 _PREFIX = re.compile(r"^\[rank\d+\]:\s?")
-_LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python")
+_LIBRARY = ("site-packages/", "dist-packages/", "<frozen ", "/lib/python", "orchestrator/distributed/")
+"""Where code lies that is not the user's; our library for scripts comes with the run, not with the interpreter."""
 
 _CONSEQUENCES = (
     "connection reset by peer",
@@ -158,4 +159,5 @@ def parse_blame(text: str) -> Blame | None:
 
 def address_in_use(text: str) -> bool:
     """Tell whether an agent failed because its port was taken; torchrun says it in no other way than in words."""
-    return "EADDRINUSE" in text or "address already in use" in text.lower()
+    taken = ("address already in use", "but another process is utilizing it")  # the second is accelerate's
+    return "EADDRINUSE" in text or any(words in text.lower() for words in taken)
