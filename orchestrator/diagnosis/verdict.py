@@ -89,9 +89,11 @@ def _failed(history: History, texts: Texts) -> Verdict:
     explained = explain(history, texts)
     word, first = explained.judgement, explained.first
     culprits = {*word.ranks, *([first.rank] if first and first.rank is not None else [])}
+    # A rank that spoke with the node often breaks before its silence has lasted long enough.
+    is_lost = word.cause_id == "rule.node_lost" and word.node_rank in history.lost
     return Verdict(
-        state="failed",
-        exit_code=int(Exit.FAILED),
+        state="lost" if is_lost else "failed",
+        exit_code=int(Exit.NODE_LOST if is_lost else Exit.FAILED),
         cause=word.cause,
         family=word.family,
         cause_id=word.cause_id,

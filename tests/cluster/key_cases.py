@@ -101,7 +101,6 @@ def look_at_files(here: Path, home: Path, rank: int) -> None:
         seen.setdefault("traced", []).append(sorted(name for name in names if re.fullmatch(r"\w*[Ss]tep#\d+", name)))
         words = {word for event in events for word in event.get("args", {})}
         seen["recorded"] = sorted(words & {"Input Dims", "Total Allocated", "Python id"})
-        seen["flops"] = any("flops" in str(word).lower() for word in words)
 
 
 @contextlib.contextmanager

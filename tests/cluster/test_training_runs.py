@@ -137,6 +137,5 @@ def test_unequal_nodes_are_refused_before_anything_starts(nodes3: Cluster, tmp_p
     nodes3.write_list(scene.nodes, {1: "slots=2", 2: "slots=1"}, python=nodes3.python, nodes=(1, 2))
     done = scene.launch("--config", "config/hybrid_shard.yaml")
     assert done.exit_code == 3, done
-    assert "node1" in done.stderr
-    assert "2 processes" in done.stderr
+    assert f"{nodes3.address(1)}: 2" in done.stderr or f"{nodes3.address(1)} 2" in done.stderr, done.stderr
     assert not scene.runs() or not list(scene.experiment.glob("logs/*"))
