@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import shutil
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,11 @@ from uuid import uuid4
 import torch
 
 from orchestrator.distributed import checkpoint_disk as on_disk
-from orchestrator.distributed.checkpoint_agree import agree, describe, do_on_main, gather_all, gather_main
+from orchestrator.distributed.checkpoint_agree import agree, do_on_main, gather_main
 from orchestrator.distributed.checkpoint_disk import Whole
 from orchestrator.distributed.checkpoint_format import Reader, Writer
 from orchestrator.distributed.checkpoint_handout import Way, pass_files
+from orchestrator.distributed.checkpoint_load import Finder, Looks, beat, telling_space
 from orchestrator.distributed.checkpoint_lock import give_lock_back, take_lock
 from orchestrator.distributed.checkpoint_nodes import Disks, find_disks
 from orchestrator.distributed.checkpoint_parts import Loading, read_state
@@ -27,10 +26,6 @@ from orchestrator.distributed.errors import DistributedError
 from orchestrator.distributed.group import current
 
 LOG = logging.getLogger("orchestrator.distributed")
-
-
-Looks = list[tuple[Whole, ...]]
-"""The whole checkpoints of each disk, oldest save first."""
 
 
 class Checkpointer:
@@ -132,29 +127,30 @@ class Checkpointer:
         all_plans, metadata = do_on_main(what, lambda: writer.plan_all(plans or [], near))
         results: list[Any] = []
 
-        def write() -> dict[str, int]:
-            with self._telling_space():
+        def write() -> dict[str, tuple[int, int]]:
+            with telling_space(self._folder):
                 mine, sizes = writer.write(all_plans[info.rank])
+                told = {name: (size, on_disk.checksum(staging / name)) for name, size in sizes.items()}
             results.extend(mine)
-            return sizes
+            return told
 
-        sizes = agree(what, write)
+        written = agree(what, write)
         all_results = gather_main(results)
         if len(self._disks.leaders) > 1:
-            agree(what, lambda: self._gather(sizes, staging))
+            agree(what, lambda: self._gather(written, staging))
 
         def finish() -> Whole:
-            with self._telling_space():
+            with telling_space(self._folder):
                 writer.finish(metadata, all_results or [])
-                return self._commit(step, {name: size for some in sizes for name, size in some.items()}, staging)
+                return self._commit(step, {name: told for some in written for name, told in some.items()}, staging)
 
         return do_on_main(what, finish)
 
-    def _gather(self, sizes: list[dict[str, int]], staging: Path) -> None:
+    def _gather(self, written: list[dict[str, tuple[int, int]]], staging: Path) -> None:
         """Bring the files of the other disks to the main process's."""
         rank = current().info.rank
         for disk, leader in enumerate(self._disks.leaders):
-            files = [pair for one in self._disks.ranks_of(disk) for pair in sizes[one].items()]
+            files = [(name, size) for one in self._disks.ranks_of(disk) for name, (size, _) in written[one].items()]
             if disk == 0:
                 continue
             way = Way()
@@ -162,22 +158,13 @@ class Checkpointer:
                 way = Way(source=staging, after=0)
             elif rank == 0:
                 way = Way(before=leader, target=staging)
-            with self._telling_space():
-                pass_files(files, way, _beat)
+            with telling_space(self._folder):
+                pass_files(files, way, beat)
 
-    @contextlib.contextmanager
-    def _telling_space(self) -> Iterator[None]:
-        """Say with an error of writing how much space there is: torch's own words for a full disk are of offsets."""
-        try:
-            yield
-        except (OSError, RuntimeError) as error:
-            _, text = describe(error)
-            raise DistributedError(f"{text} ({on_disk.render_free(self._folder)})") from error
-
-    def _commit(self, step: int, written: dict[str, int], staging: Path) -> Whole:
+    def _commit(self, step: int, written: dict[str, tuple[int, int]], staging: Path) -> Whole:
         """Make the folder a checkpoint: from the rename on it is one."""
         there = on_disk.list_files(staging)
-        for name, size in written.items():
+        for name, (size, _) in written.items():
             if there.get(name) != size:
                 raise DistributedError(
                     f"{name} was written with {size} bytes and has {there.get(name, 'none')} in {staging}"
@@ -190,6 +177,9 @@ class Checkpointer:
             time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             torch=torch.__version__,
             files=tuple(there.items()),
+            checksums=tuple(
+                (name, written[name][1] if name in written else on_disk.checksum(staging / name)) for name in there
+            ),
         )
         on_disk.write_record(staging, whole)
         on_disk.publish(staging, step, self._token)
@@ -227,68 +217,22 @@ class Checkpointer:
     def load(self, parts: Mapping[str, Any]) -> int:
         """Load the newest whole checkpoint that any node has into the parts, on any number of ranks; give its step.
 
-        Nodes that lack it get its files from one that has it. Without a checkpoint nothing is touched, and 0 is given.
+        Nodes that lack it get its files from one that has it. One whose bytes are damaged is passed over, aloud: for
+        another node's copy, then for the one before. Without a checkpoint nothing is touched, and 0 is given.
 
         Raises:
-            DistributedError: it could not be handed out or read, or the parts are not those that were saved; parts may
-                then be loaded in part, and must not be trained on.
+            DistributedError: none of those that are there could be read or handed out, or the parts are not those that
+                were saved; parts may then be loaded in part, and must not be trained on.
         """
-        what = f"load from {self._named}"
-        self._wholes = self._look_together(what)
-        newest = max(
-            (whole for wholes in self._wholes for whole in wholes),
-            key=lambda whole: (whole.number, whole.step, whole.token),
-            default=None,
-        )
-        if newest is None:
-            return 0
-        has = [newest in wholes for wholes in self._wholes]
-        staging = self._next_staging()
-        if not all(has):
-            agree(f"hand out step {newest.step} in {self._named}", lambda: self._hand_out(newest, has, staging))
-        folder = self._folder / on_disk.step_name(newest.step)
+        self._wholes = self._look_together(f"load from {self._named}")
 
-        def read() -> None:
+        def read(folder: Path) -> None:
             reader = Reader(folder)
             Loading(parts, reader.metadata, reader.read).load()
 
-        agree(f"load step {newest.step} from {self._named}", read)
-        return newest.step
-
-    def _hand_out(self, newest: Whole, has: list[bool], staging: Path) -> None:
-        """Pass the files from a disk that has them along all that lack them, each handing on what it gets."""
-        leaders = self._disks.leaders
-        way = [leaders[has.index(True)], *(leader for leader, there in zip(leaders, has) if not there)]
-        rank = current().info.rank
-        if rank not in way:
-            pass_files(newest.files, Way(), _beat)
-            return
-        place = way.index(rank)
-        before = way[place - 1] if place else None
-        after = way[place + 1] if place + 1 < len(way) else None
-        if before is None:
-            pass_files(newest.files, Way(source=self._folder / on_disk.step_name(newest.step), after=after), _beat)
-            return
-        try:
-            made: Exception | None = None
-            try:
-                staging.mkdir()
-            except OSError as error:
-                made = error
-            with self._telling_space():
-                pass_files(
-                    newest.files, Way(before=before, after=after, target=staging if made is None else None), _beat
-                )
-                if made is not None:
-                    raise made
-                on_disk.write_record(staging, newest)
-            on_disk.publish(staging, newest.step, self._token)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-
-
-def _beat() -> None:
-    gather_all(None)
+        finder = Finder(self._named, self._folder, self._token, self._disks, self._next_staging)
+        step, self._wholes = finder.load_newest(self._wholes, read)
+        return step
 
 
 def _give_back(locks: list[str]) -> None:

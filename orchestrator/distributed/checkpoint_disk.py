@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import time
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ RECORD = "whole.json"
 """The last file that a checkpoint gets: what it lists is there, or the folder is no checkpoint."""
 STEP_NAME = re.compile(r"step_(\d{8,})")
 SAVING, REPLACED, DELETED, SEEN = ".saving_", ".replaced_", ".deleted_", ".seen_"
+PIECE = 2**20
 OLD_S = 86400.0
 """Left token files go after a day: a run that starts at this moment may still be looking at the young ones."""
 
@@ -37,6 +39,8 @@ class Whole:
     torch: str
     files: tuple[tuple[str, int], ...]
     """Name and size in bytes of each, the record aside."""
+    checksums: tuple[tuple[str, int], ...] = ()
+    """Name and CRC-32 of each: a disk that gives back other bytes than it got says nothing of it."""
 
 
 class NotWholeError(Exception):
@@ -58,10 +62,32 @@ def list_files(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != RECORD}
 
 
+def checksum(path: Path) -> int:
+    """Compute a file's CRC-32."""
+    number = 0
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            number = zlib.crc32(piece, number)
+    return number
+
+
+def check_bytes(folder: Path, checksums: Iterable[tuple[str, int]]) -> None:
+    """Compare files with their checksums.
+
+    Raises:
+        NotWholeError: the bytes of one are others than those that were written.
+        OSError: one cannot be read.
+    """
+    for name, number in checksums:
+        if checksum(folder / name) != number:
+            raise NotWholeError(f"{folder / name} holds other bytes than were written")
+
+
 def write_record(folder: Path, whole: Whole) -> None:
     """Write the record of a complete folder, down to the disk."""
     words: dict[str, Any] = {"schema": 1, "step": whole.step, "number": whole.number, "token": whole.token}
     words |= {"world_size": whole.world_size, "time": whole.time, "torch": whole.torch, "files": dict(whole.files)}
+    words["checksums"] = dict(whole.checksums)
     with (folder / RECORD).open("w", encoding="utf-8") as out:
         json.dump(words, out, indent=1)
         out.flush()
@@ -86,6 +112,7 @@ def read_whole(folder: Path) -> Whole:
             time=str(words["time"]),
             torch=str(words["torch"]),
             files=files,
+            checksums=tuple((str(name), int(number)) for name, number in words["checksums"].items()),
         )
     except FileNotFoundError:
         raise NotWholeError(f"it has no {RECORD}") from None

@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 
+LOG = logging.getLogger("orchestrator.distributed")
 LOCK = ".lock"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""What file systems answer that know of no locks: NFS without its daemon, Lustre mounted without flock, some of FUSE."""
 PATIENCE_S = 3.0
 """A run that was just killed may need a moment to be gone."""
 _held: dict[str, tuple[int, int]] = {}
@@ -38,11 +42,14 @@ def take_lock(directory: Path, patience_s: float = PATIENCE_S) -> str:
             fcntl.lockf(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except OSError as error:
+            if error.errno in NO_LOCKS:
+                LOG.warning("%s knows no locks: nobody notices when two runs save there at once", directory)
+                break
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 os.close(place)
                 raise
             if time.monotonic() > end:
-                holder = os.pread(place, 1000, 0).decode(errors="replace").strip()
+                holder = _render_holder(os.pread(place, 1000, 0))
                 os.close(place)
                 raise BlockingIOError(
                     errno.EAGAIN,
@@ -56,6 +63,15 @@ def take_lock(directory: Path, patience_s: float = PATIENCE_S) -> str:
     os.pwrite(place, json.dumps(words).encode(), 0)
     _held[path] = (place, 1)
     return path
+
+
+def _render_holder(data: bytes) -> str:
+    try:
+        words = json.loads(data)
+        run = f", run {words['run']}" if words["run"] else ""
+        return f"process {words['pid']} on {words['host']} since {words['since']}{run}"
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def give_lock_back(path: str) -> None:

@@ -13,15 +13,26 @@ from collections.abc import Iterator
 LIMIT_S = 20.0
 """What the end of a process may take after the last line of its script."""
 _watched = False
+_in_group = False
 
 
 def watch_exit() -> None:
-    """See to it that this process, once it ends, is gone within a limit; a second call does nothing."""
-    global _watched  # noqa: PLW0603 - once a process
+    """See to it that this process, if it ends in a group, is gone within a limit."""
+    global _watched, _in_group  # noqa: PLW0603 - once a process
+    _in_group = True
     if not _watched:
         _watched = True
         # The last to register is the first to run: before the destructors that may hang.
         atexit.register(_arm)
+
+
+def rest() -> None:
+    """Give the end of this process all the time that it wants: the group was left well, there is no peer to hang on.
+
+    What the script's libraries write then (an upload, a flush to a slow disk) is not ours to cut off.
+    """
+    global _in_group  # noqa: PLW0603 - as above
+    _in_group = False
 
 
 def hurry() -> None:
@@ -32,6 +43,8 @@ def hurry() -> None:
 
 
 def _arm() -> None:
+    if not _in_group:
+        return
     with contextlib.suppress(Exception):
         # A watchdog in C, which needs no lock of Python's: it writes the stacks and ends the process with 1.
         faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=sys.__stderr__ or sys.stderr)

@@ -220,6 +220,7 @@ def cleanup() -> None:
     if _torch_has_group():
         with exits.bounded("leaving the group"):
             torch_distributed.destroy_process_group()
+    exits.rest()
 
 
 def forget() -> None:

@@ -69,9 +69,27 @@ def list_stand_ins(events: List[Facts]) -> List[Facts]:
 
 def signal_stand_in(agent_pid: int, order: Facts, number: int) -> List[int]:
     """Signal a command that has shown no rank; give the rank that it stands for, if it was there to take it."""
-    process = processes.read_process(find_target(agent_pid, order))
-    taken = process is not None and process.state not in "ZX" and processes.send_signal(process, number)
-    return [order["first_rank"]] if taken else []
+    top = find_target(agent_pid, order)
+    taken = [send(pid, number) for pid in find_takers(top, number) or [top]]
+    return [order["first_rank"]] if any(taken) else []
+
+
+def find_takers(top: int, number: int) -> List[int]:
+    """Find the topmost processes that catch a signal: a shell in front of them would only die of it."""
+    waiting, found = [top], []
+    while waiting:
+        pid = waiting.pop()
+        if armed.catches(pid, number):
+            found.append(pid)
+        else:
+            waiting += processes.children(pid)
+    return found
+
+
+def send(pid: int, number: int) -> bool:
+    """Signal a process, if it is there to take it."""
+    process = processes.read_process(pid)
+    return process is not None and process.state not in "ZX" and processes.send_signal(process, number)
 
 
 def tell_stop(agent_pid: int) -> None:

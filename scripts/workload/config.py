@@ -16,6 +16,8 @@ __all__ = ["SECTIONS", "Config", "ConfigError", "build_config", "find_idle_keys"
 LAUNCHER_SECTION = "launch"
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 BETAS = 2
+LONGEST = 60
+"""As much of a wrong value as an error shows."""
 
 
 class _KeyError(ConfigError):
@@ -123,11 +125,13 @@ def _convert(path: tuple[str, ...], value: Any, about: Any) -> Any:
         return _convert_ranks(path, value)
     converted = _to_kind(value, kind)
     if converted is None:
-        raise _KeyError(path, f"{key} must be {KINDS[kind]}{' or null' if about['optional'] else ''}, not {value!r}")
+        raise _KeyError(
+            path, f"{key} must be {KINDS[kind]}{' or null' if about['optional'] else ''}, not {_short(value)}"
+        )
     if about["choices"] and converted not in about["choices"]:
         near = difflib.get_close_matches(str(value), about["choices"], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise _KeyError(path, f"{key} must be one of {', '.join(about['choices'])}, not {value!r}{hint}")
+        raise _KeyError(path, f"{key} must be one of {', '.join(about['choices'])}, not {_short(value)}{hint}")
     _check_bounds(path, converted, about)
     return converted
 
@@ -137,29 +141,37 @@ def _to_kind(value: Any, kind: str) -> Any:
     if kind == "float" and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
     return value if type(value).__name__ == kind else None
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no whole number of more than 4300 digits
+        return "a number without an end"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _check_bounds(path: tuple[str, ...], value: Any, about: Any) -> None:
     key = ".".join(path)
     if isinstance(value, float) and not abs(value) < float("inf"):
-        raise _KeyError(path, f"{key} must be a finite number, not {value}")
+        raise _KeyError(path, f"{key} must be a finite number, not {_short(value)}")
     for name, words in (("least", "at least"), ("above", "more than"), ("most", "at most"), ("below", "less than")):
         bound = about[name]
         if bound is None:
             continue
         fits = {"least": value >= bound, "above": value > bound, "most": value <= bound, "below": value < bound}
         if not fits[name]:
-            raise _KeyError(path, f"{key} must be {words} {bound}, not {value}")
+            raise _KeyError(path, f"{key} must be {words} {bound}, not {_short(value)}")
 
 
 def _convert_betas(path: tuple[str, ...], value: Any) -> tuple[float, ...]:
     numbers = [_to_kind(part, "float") for part in value] if isinstance(value, list) else []
     if len(numbers) != BETAS or any(number is None or not 0 <= number < 1 for number in numbers):
         raise _KeyError(
-            path, f"{'.'.join(path)} must be two numbers from 0 to below 1, like [0.9, 0.95], not {value!r}"
+            path, f"{'.'.join(path)} must be two numbers from 0 to below 1, like [0.9, 0.95], not {_short(value)}"
         )
     return tuple(numbers)
 
@@ -169,9 +181,10 @@ def _convert_ranks(path: tuple[str, ...], value: Any) -> str | tuple[int, ...]:
         return "all"
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
     try:
-        ranks = tuple(int(part) for part in parts if not isinstance(part, bool))
-    except (TypeError, ValueError):
+        # A rank of 0.7 is none; int() would make it 0.
+        ranks = tuple(int(part) for part in parts if isinstance(part, (int, str)) and not isinstance(part, bool))
+    except ValueError:
         ranks = ()
     if not ranks or len(ranks) != len(parts) or min(ranks) < 0:
-        raise _KeyError(path, f"{'.'.join(path)} must be all or ranks like [0, 3], not {value!r}")
+        raise _KeyError(path, f"{'.'.join(path)} must be all or ranks like [0, 3], not {_short(value)}")
     return ranks

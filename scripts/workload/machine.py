@@ -62,9 +62,17 @@ def find_checkpoint_dir(given: str | None, config: Path | None) -> Path:
     """Find where checkpoints lie, outside of what is collected and pushed; ConfigError when it would not be."""
     base = CHECKPOINTS.expanduser()
     name = os.environ.get("AORTA_CONFIG_NAME") or (config.stem if config is not None else "defaults")
-    folder = Path(os.path.normpath(base / Path(given or name).expanduser()))
+    try:
+        asked = Path(given or name).expanduser()
+        folder = Path(os.path.normpath(base / asked))
+        real = folder.resolve()
+        folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # nobody's home, links in a circle, a NUL, half a character
+        raise ConfigError(f"checkpoint.dir: {given!a} is no folder that can be used: {error}") from None
+    if not asked.is_absolute() and base not in folder.parents:
+        raise ConfigError(f"checkpoint.dir: {given!a} leads out of {base}, where relative ones lie; give a whole path")
     for inside, why in _find_forbidden():
-        if folder.resolve() == inside or inside in folder.resolve().parents:
+        if real == inside or inside in real.parents:
             raise ConfigError(f"checkpoint.dir: {folder} lies in {why}; name a folder outside, or a relative one")
     return folder
 

@@ -60,9 +60,17 @@ def main(words: Sequence[str] | None = None) -> int:
     traces, errors = [], []
     for path in files:
         try:
-            traces.append(read_trace(path))
+            trace = read_trace(path)
         except TraceError as error:
             errors.append(str(error))
+        except (ValueError, RecursionError, MemoryError) as error:
+            # A thousand brackets, a number of thousands of digits: the other traces are told all the same.
+            errors.append(f"{path}: it cannot be read: {error or type(error).__name__}")
+        else:
+            if trace.whole == Overlap():
+                errors.append(f"{path}: no event of any length is in it")
+            else:
+                traces.append(trace)
     ranks = gather_ranks(traces)
     if asked.json:
         print(json.dumps(build_document(ranks, errors), indent=2))
@@ -89,8 +97,10 @@ def find_traces(paths: Sequence[Path]) -> list[Path]:
                     f"{path}: no trace in it or below (*.json, *.json.gz); a run writes them with profiling.enabled: true"
                 )
             found |= dict.fromkeys(sorted(inside))
-        elif path.exists():
+        elif path.is_file():
             found[path] = None
+        elif path.exists():
+            raise TraceError(f"{path}: it is neither a file nor a folder")
         else:
             raise TraceError(f"{path}: there is no such file or folder")
     return list({path.resolve(): path for path in found}.values())

@@ -52,7 +52,7 @@ def _shard(model: nn.Module, config: Config, info: NodeInfo) -> nn.Module:
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard  # noqa: PLC0415 - since 2.6
 
     words: dict[str, Any] = {
-        "mesh": _build_mesh(config.fsdp.sharding_strategy, info),
+        "mesh": build_mesh(config.fsdp.sharding_strategy, info),
         "reshard_after_forward": config.fsdp.sharding_strategy in ("full_shard", "hybrid_shard"),
     }
     precise = config.training.mixed_precision == "none"
@@ -69,7 +69,8 @@ def _shard(model: nn.Module, config: Config, info: NodeInfo) -> nn.Module:
     return model
 
 
-def _build_mesh(strategy: str, info: NodeInfo) -> Any:
+def build_mesh(strategy: str, info: NodeInfo) -> Any:
+    """Build the mesh of ranks that a strategy shards over and replicates across, a collective."""
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 - not before the group is joined
 
     if strategy in ("full_shard", "shard_grad_op"):

@@ -40,12 +40,18 @@ def parse_yaml(text: str, skip: tuple[str, ...] = ()) -> Parsed:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         raise PlainYamlError(f"{where}{getattr(error, 'problem', None) or error}") from None
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        # Out of YAML's own readers of dates and numbers: 2024-13-45, !!int abc, a mapping that holds itself.
+        raise PlainYamlError(f"a value that YAML cannot read: {error}") from None
     if data is None:
         return Parsed({}, {})
     if not isinstance(data, dict):
         raise PlainYamlError("line 1: the config must be a mapping of sections")
     lines: Lines = {}
-    _note_lines(root, (), lines, skip)
+    try:
+        _note_lines(root, (), lines, skip)
+    except RecursionError:
+        raise PlainYamlError("a mapping that holds itself") from None
     return Parsed({key: value for key, value in data.items() if key not in skip}, lines)
 
 

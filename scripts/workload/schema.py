@@ -129,7 +129,7 @@ class Dataset:
         "rule: synthetic sequences; text: a real text; ranking: synthetic clicks.",
         choices=("rule", "text", "ranking"),
     )
-    num_samples: int = _key(100_000, "Samples of one epoch.", least=1, most=2**40)
+    num_samples: int = _key(100_000, "Samples of one epoch.", least=1, most=2**28)
     sequence_length: int = _key(32, "Tokens of a sequence; of ranking: events of a user's history.", least=4)
     vocab_size: int = _key(
         32, "Tokens; of text 256 and more, the bytes first; of ranking: values of each sparse feature.", least=8

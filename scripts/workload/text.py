@@ -18,7 +18,6 @@ from orchestrator.distributed import (
     broadcast_object,
     is_main_process,
     is_node_main,
-    node_main_first,
 )
 from workload import bpe, dice
 from workload.samples import Batch
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the file of tokens and of how they are made."""
+ITEM = 4
+"""Bytes of a token in the cache."""
+LEAST_LENGTH = 4
 HELD_OUT_SHARE = 10
 """The last of so many parts of the text is never trained on."""
 LEARNED_CHARS = 1_000_000
@@ -43,8 +45,13 @@ class Text:
     def __init__(self, tokens: Tensor, seed: int, sequence_length: int) -> None:
         held_out = len(tokens) // HELD_OUT_SHARE
         self._parts = {False: tokens[:-held_out], True: tokens[-held_out:]}
-        if held_out <= sequence_length:
-            longest = held_out - 1
+        longest = held_out - 1
+        if longest < LEAST_LENGTH:
+            raise ConfigError(
+                f"dataset: the text has {len(tokens)} tokens, too few for any sequence_length: take a longer one, or a "
+                "smaller dataset.vocab_size"
+            )
+        if sequence_length > longest:
             raise ConfigError(
                 f"dataset.sequence_length: {len(tokens)} tokens of text allow at most {longest}, not {sequence_length}"
             )
@@ -68,17 +75,15 @@ def open_text(dataset: Dataset) -> Text:
     if dataset.path is not None:
         _check_same_file(dataset.path)
     path = _find_file(name)
-    lacks = all_gather_object(is_node_main() and not path.exists())
+    lacks = all_gather_object(is_node_main() and not _is_whole(path))
     if any(lacks):
         data = broadcast_object(path.read_bytes() if is_main_process() else b"")
-        with node_main_first():
-            if is_node_main() and not path.exists():
-                _write(path, data)
-    tokens, digest = _read_tokens(path)
-    digests = all_gather_object(digest)
+        _agree(lambda: _write(path, data) if is_node_main() and not _is_whole(path) else None)
+    kept: list[Tensor] = []
+    digests = _agree(lambda: _read_tokens(path, kept))
     if len(set(digests)) > 1:
         raise ConfigError(f"the tokens in {path} differ between the nodes; delete the file on all of them")
-    return Text(tokens, dataset.seed, dataset.sequence_length)
+    return Text(kept[0], dataset.seed, dataset.sequence_length)
 
 
 def _agree(work: Any) -> list[Any]:
@@ -114,7 +119,7 @@ def _prepare(dataset: Dataset) -> str:
     text = read_text(dataset.path)
     name = hashlib.sha256(f"{VERSION} {dataset.vocab_size} ".encode() + text.encode()).hexdigest()[:32]
     path = _find_file(name)
-    if not path.exists():
+    if not _is_whole(path):
         pairs = bpe.learn_pairs(text[:LEARNED_CHARS], dataset.vocab_size)
         tokens = array("i", bpe.Tokenizer(pairs).encode(text))
         header = json.dumps({"version": VERSION, "pairs": pairs, "tokens": len(tokens), "byteorder": sys.byteorder})
@@ -125,11 +130,28 @@ def _prepare(dataset: Dataset) -> str:
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(f".{os.getpid()}")
-    aside.write_bytes(data)
+    with aside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # or a power cut leaves the name without the bytes
     aside.replace(path)
 
 
-def _read_tokens(path: Path) -> tuple[Tensor, str]:
+def _is_whole(path: Path) -> bool:
+    """Tell whether a cache file is there with as many tokens as it says: a full disk or a power cut leaves less."""
+    try:
+        with path.open("rb") as file:
+            header = file.readline()
+            size = os.fstat(file.fileno()).st_size
+        return size == len(header) + ITEM * int(json.loads(header)["tokens"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _read_tokens(path: Path, into: list[Tensor]) -> str:
     data = path.read_bytes()
-    begin = data.index(b"\n") + 1
-    return torch.frombuffer(bytearray(data[begin:]), dtype=torch.int32), hashlib.sha256(data).hexdigest()
+    try:
+        into.append(torch.frombuffer(bytearray(data[data.index(b"\n") + 1 :]), dtype=torch.int32))
+    except (ValueError, RuntimeError):
+        raise ConfigError(f"{path} is damaged; delete it") from None
+    return hashlib.sha256(data).hexdigest()

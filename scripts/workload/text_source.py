@@ -21,9 +21,18 @@ def read_text(path: str | None) -> str:
 
 def _read_file(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8", errors="replace")
+        place = Path(path).expanduser()
+        if place.exists() and not place.is_file():
+            raise ConfigError(f"dataset.path: {path} is no plain file")
+        return place.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"dataset.path: {path}: {error.strerror}") from None
+    except (RuntimeError, MemoryError) as error:  # nobody's home; more than there is memory for
+        raise ConfigError(f"dataset.path: {path}: {error or 'larger than the memory'}") from None
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"dataset.path: {path!a}: {error}") from None
 
 
 def _read_library() -> str:

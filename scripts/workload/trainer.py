@@ -69,7 +69,7 @@ class Trainer:
         optimizer = build_optimizer(config.optimizer, parallel.model.parameters())
         self.trained = Trained(parallel, optimizer, build_scaler(config, info.device))
         self._parameters = list(parallel.model.parameters())
-        self._saving = Saving(config.checkpoint, folder, self.trained)
+        self._saving = Saving(config.checkpoint, config.optimizer, folder, self.trained)
         self._begun, samples_drawn = self._saving.load()
         self._per_step = config.training.gradient_accumulation
         self._drawn = samples_drawn // (config.training.batch_size * info.world_size)
@@ -83,7 +83,9 @@ class Trainer:
         training = self._config.training
         if training.epochs is None:
             return training.max_steps
-        return min(training.max_steps, max(training.epochs * self._batches.per_epoch // self._per_step, 1))
+        # Counted from the samples that are left: the steps until now may have been of another number of ranks.
+        left = max(training.epochs * self._batches.per_epoch - self._drawn, 0)
+        return min(training.max_steps, self._begun + max(left // self._per_step, 0 if self._begun else 1))
 
     def train(self, metrics: Metrics, profile: StepProfiler) -> Outcome:
         """Take every step that is left; give the first and the last held-out loss."""
@@ -91,6 +93,8 @@ class Trainer:
         stops = stop_requested()  # from here on a signal ends the run after a whole step
         if self._begun:
             self._console.info(f"goes on from the checkpoint of step {self._begun}")
+        if self._begun >= self.steps:
+            self._console.warn(f"nothing is left to do: the checkpoint is of step {self._begun} of {self.steps}")
         first = last = self._held_out.evaluate(self.trained.parallel, self._compute_loss)
         metrics.evaluated(self._begun, first)
         self._console.info(f"step {self._begun} of {self.steps}: held-out loss {first:.4g}")
@@ -158,5 +162,6 @@ class Trainer:
 def _refuse_not_finite(lines: list[dict[str, object]]) -> None:
     for line in lines:
         found = line.get("not_finite")
-        if isinstance(found, dict) and "loss" in found:
-            raise FloatingPointError(f"the loss is {found['loss']} at step {line['step']}")
+        for name, told in (("loss", "the loss"), ("held_out_loss", "the held-out loss")):
+            if isinstance(found, dict) and name in found:
+                raise FloatingPointError(f"{told} is {found[name]} at step {line['step']}")

@@ -131,6 +131,13 @@ def handed_out(folder: Path) -> None:
     values = start(folder, [(one, 1), (two, 1)], load_once).values()
     assert values == [[9, [9.0], [6, 2, 9]]] * 2, values
     assert len({(home / "ckpt/step_00000009/whole.json").read_bytes() for home in (one, two)}) == 1
+    # right sizes, wrong bytes on one disk: the other one's copy is taken, and is there afterwards
+    for path in (two / "ckpt/step_00000009").glob("*.distcp"):
+        path.write_bytes(bytes(path.stat().st_size))
+    ranks = start(folder, [(one, 1), (two, 1)], load_once)
+    assert [value[:2] for value in ranks.values()] == [[9, [9.0]]] * 2
+    assert ranks.log().count("step 9 in ~/ckpt is passed over: rank 1 on ") == 1, ranks.log()
+    assert any(any(path.read_bytes()) for path in (two / "ckpt/step_00000009").glob("*.distcp"))
 
 
 def damaged(folder: Path) -> None:
@@ -152,6 +159,13 @@ def damaged(folder: Path) -> None:
     # saved again, the damaged ones make room
     assert start(folder, homes, save_steps(2, 3, 4, keep=2)).values() == [[3, 4]] * 2
     assert names(ckpt) == ["step_00000003", "step_00000004"]
+    assert start(folder, homes, save_steps(5, keep=3)).values() == [[3, 4, 5]] * 2
+    for path in (ckpt / "step_00000005").glob("*.distcp"):
+        path.write_bytes(bytes(path.stat().st_size))
+    ranks = start(folder, homes, load_once)
+    assert [value[:2] for value in ranks.values()] == [[4, [4.0]]] * 2
+    assert "step 5 in ~/ckpt is passed over: rank 0 on " in ranks.log()
+    (ckpt / "step_00000005/whole.json").write_text("{")
     (ckpt / "step_00000004/whole.json").write_text("{")
     # right sizes, wrong bytes: an error on all ranks, not a start with half a state
     for path in (ckpt / "step_00000003").glob("*.distcp"):

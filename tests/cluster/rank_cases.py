@@ -18,6 +18,7 @@ from train import run
 from workload.config import ConfigError, build_config
 from workload.console import Console
 from workload.group import joined_group
+from workload.parallel import build_mesh
 
 
 def main(folder: Path) -> None:
@@ -33,6 +34,10 @@ def main(folder: Path) -> None:
                 run(config, info, folder / "checkpoints" / str(config.checkpoint.dir), console)
             except ConfigError as error:
                 (here / f"refused_{info.rank}").write_text(str(error))
+        if (folder / "meshes_wanted").exists():
+            meshes = {name: build_mesh(name, info) for name in ("full_shard", "no_shard", "hybrid_shard")}
+            told = {name: [mesh.mesh_dim_names, mesh.mesh.tolist()] for name, mesh in meshes.items()}
+            (folder / f"meshes_{info.rank}.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -242,6 +242,24 @@ def test_an_exit_that_would_hang_ends_by_force(tmp_path: Path) -> None:
     assert "Timeout (0:00:02)!" in ended.err
 
 
+SLOW = """
+import atexit, time
+atexit.register(print, "flushed", flush=True)
+atexit.register(time.sleep, 3)  # an upload, a flush to a slow disk
+import orchestrator.distributed as d
+import orchestrator.distributed.exits as exits
+
+exits.LIMIT_S = 1.0
+with d.distributed(timeout=60):
+    d.barrier()
+"""
+
+
+def test_an_end_after_a_good_run_takes_the_time_that_it_takes(tmp_path: Path) -> None:
+    (ended,) = start_ranks(tmp_path, (1,), SLOW).wait(60)
+    assert (ended.code, ended.out) == (0, "flushed\n"), ended.err
+
+
 AGAIN = """
 import os, time, torch, torch.distributed
 import orchestrator.distributed as d

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,16 @@ def build_pairs(**more: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict
 
 def test_all_ways_to_shard_give_the_curve_of_ddp(tmp_path: Path) -> None:
     cases, wanted = build_pairs(training={"max_steps": 8})
+    (tmp_path / "meshes_wanted").touch()
     run_cases(tmp_path, (2, 2), cases, TIMEOUT_S)
     losses = read_losses(tmp_path / "ddp", 4)
     assert len({round(loss, 6) for loss in losses[1]}) == 4, "ranks train on the same data"
+    # Ranks 0 and 1 stand on the first node: they hold different shards, 0 and 2 the same.
+    assert json.loads((tmp_path / "meshes_0.json").read_text()) == {
+        "full_shard": [["shard"], [0, 1, 2, 3]],
+        "no_shard": [["replicate", "shard"], [[0], [1], [2], [3]]],
+        "hybrid_shard": [["replicate", "shard"], [[0, 1], [2, 3]]],
+    }
     for name, other in wanted.items():
         assert_same(tmp_path, other, name)
     with pytest.raises(AssertionError):

@@ -78,6 +78,19 @@ time.sleep(600)
         assert out.read_bytes().endswith(b"saving\nsaved\n")
 
 
+def test_a_signal_goes_past_a_shell_that_would_only_die_of_it(tmp_path: Path) -> None:
+    words = command("sh", "-c", '"$0" -u -c "$1"; true', sys.executable, TAKES)
+    with LiveNode(tmp_path, "", **words) as node:
+        node.send("go")
+        (out,) = node.wait(lambda: list(node.folder.glob("ranks/*_command/attempt_0/0/stdout.log")))
+        node.wait(lambda: b"step 3" in out.read_bytes())
+        node.send("signal", id=1, signal=int(signal.SIGUSR1))
+        node.wait(lambda: b"got 10" in out.read_bytes())
+        assert not any(frame.header.get("ev") == "agent_exit" for frame in node.frames)
+        node.send("stop", grace_s=20.0, reason="kill", state="killed")
+        assert node.wait(lambda: node.event("final"))["survivors"] == []
+
+
 def test_the_topmost_processes_that_carry_a_planned_rank_are_watched(tmp_path: Path) -> None:
     start = """
 import os, subprocess, sys, time

@@ -181,6 +181,9 @@ BROKEN = {
     "empty.json": (b"", "empty"),
     "text.json": (b"hello", "no Chrome trace"),
     "timeless.json": (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]}', "without name, time"),
+    "deep.json": (b'{"traceEvents": [' + b"[" * 100_000, "cannot be read"),
+    "digits.json": (b'{"traceEvents": [{"ph": "X", "ts": ' + b"9" * 5000 + b"}]}", "cannot be read"),
+    "nothing.json": (b'{"traceEvents": [1, null, {}]}', "no event of any length"),
     "comma.json": (b'{"traceEvents": [{"ph": "X"} {"ph": "X"}]}', "expected"),
 }
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -15,12 +16,16 @@ sys.path.insert(0, str(SCRIPTS))
 from verify import Answer, find_faults, render_table  # noqa: E402 - found by the line above
 from workload import bpe, dice  # noqa: E402
 from workload.clicks import Clicks  # noqa: E402
+from workload.machine import find_checkpoint_dir  # noqa: E402
 from workload.models import RankingTransformer, Transformer  # noqa: E402
 from workload.rule import HELD_OUT_SHARE, NOISE, SHUFFLES, UNPREDICTABLE, HiddenRule  # noqa: E402
 from workload.samples import NOT_SCORED, TrainingSamples  # noqa: E402
 from workload.schedule import learning_rate  # noqa: E402
 from workload.schema import ConfigError, Dataset, Model, Scheduler  # noqa: E402
-from workload.text import Text  # noqa: E402
+from workload.text import Text, open_text  # noqa: E402
+from workload.text_source import read_text  # noqa: E402
+
+from orchestrator.distributed import distributed  # noqa: E402
 
 FIRST = torch.arange(500)
 
@@ -188,3 +193,35 @@ def test_verify_shows_the_places_in_rank_order() -> None:
     lines = render_table(list(reversed(answers(1, 1)))).splitlines()
     assert lines[0].split() == ["rank", "local", "rank", "node", "rank", "host", "AORTA_NODE_RANK"]
     assert [line.split()[0] for line in lines[1:]] == ["0", "1"]
+
+
+@pytest.mark.parametrize("given", ["~nosuchuser/x", "a\0b", "LOOP/x", "\ud800", "..", ".", "../code/x"])
+def test_an_odd_checkpoint_dir_is_told(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigError, match="checkpoint"):
+        find_checkpoint_dir(given.replace("LOOP", str(tmp_path / "loop")), None)
+
+
+def test_a_cache_of_tokens_that_was_cut_off_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "text.txt").write_text("so it goes, and so it went. " * 400)
+    settings = Dataset(name="text", path=str(tmp_path / "text.txt"), vocab_size=256, sequence_length=8)
+    with distributed(single_process=True):
+        whole = open_text(settings).build(torch.arange(4), held_out=False).targets
+        (cache,) = tmp_path.rglob("*.tokens")
+        for size in (0, 1, 1001, cache.stat().st_size - 4):
+            os.truncate(cache, size)
+            assert torch.equal(open_text(settings).build(torch.arange(4), held_out=False).targets, whole)
+
+
+@pytest.mark.parametrize(("path", "words"), [("~nosuchuser/x", "home"), ("a\0b", "null"), ("FIFO", "no plain file")])
+def test_a_text_that_is_no_file_is_told(path: str, words: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ConfigError, match=f"dataset.path: .*{words}"):
+        read_text(path.replace("FIFO", str(tmp_path / "fifo")))
+
+
+def test_a_text_of_a_few_tokens_is_told_to_be_too_short() -> None:
+    with pytest.raises(ConfigError, match="13 tokens, too few"):
+        Text(torch.zeros(13, dtype=torch.int32), 1, 4)

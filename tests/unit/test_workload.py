@@ -144,6 +144,32 @@ def test_a_config_error_names_the_file_and_the_line(
         read_config(path)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "training: {seed: 2024-13-45}",
+        "training: {seed: 0x_}",
+        "training: {seed: !!int abc}",
+        "training: {seed: !!timestamp foo}",
+        "training: &t {max_steps: *t}",
+        "training: {max_steps: %s}" % ("9" * 5000),
+        "optimizer: {lr: %s}" % ("9" * 400),
+        "optimizer: {betas: [%s, 0.9]}" % ("9" * 400),
+        "profiling: {ranks: [.inf]}",
+        "profiling: {ranks: [0.7]}",
+        "training: " + "[" * 2000,
+        "training: {max_steps: %s}" % ("k" * 100_000),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_no_value_makes_a_traceback_or_a_page(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert len(str(caught.value)) < 500
+
+
 def test_numbers_and_ranks_are_read_as_they_are_meant() -> None:
     assert build_config(yaml.safe_load("optimizer:\n  lr: 3e-4\n")).optimizer.lr == 3e-4
     assert build_config({"optimizer": {"betas": [0, "9e-1"]}}).optimizer.betas == (0.0, 0.9)
