@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from workload.config import Config, find_idle_keys, read_config
 from workload.console import Console
 from workload.datasets import open_samples
-from workload.group import check_equal_nodes, joined_group
+from workload.group import check_equal_nodes, check_same_config, joined_group, stop_requested
 from workload.machine import check_machine, find_checkpoint_dir
 from workload.metrics import Metrics, find_output_dir
 from workload.profiling import profile_steps
@@ -46,6 +46,8 @@ def main() -> None:
 
 def run(config: Config, info: NodeInfo, checkpoints: Path, console: Console) -> None:
     """Build and train, on every rank of the group."""
+    stop_requested()  # from here on a signal is heard, and ends the run after a whole step
+    check_same_config(config, info)
     if config.distributed.mode == "fsdp" and config.fsdp.sharding_strategy == "hybrid_shard":
         check_equal_nodes(info)
     folder = find_output_dir()
@@ -64,6 +66,7 @@ def tell(outcome: Outcome, best: float | None, steps: int, console: Console) -> 
     if outcome.is_stopped:
         kept = "saved there" if outcome.is_saved else "not saved, as checkpoint.interval is 0"
         console.result(f"stopped after step {outcome.step} of {steps} as asked; {kept}")
+        return  # nothing was held against the held-out data at that step
     noise = "" if best is None else f" (the data's noise allows {best:.4f})"
     console.result(f"held-out loss: first {outcome.first:.4f}, last {outcome.last:.4f}{noise}")
 

@@ -62,9 +62,9 @@ class Checkpointer:
         if self._keep < 1:
             raise DistributedError(f"keep is {self._keep}: at least one checkpoint stays")
         ours = Path("~/.aorta").expanduser()
-        # A launched script stands in the project; one that is a whole home holds ~/.aorta too.
-        is_pushed = "AORTA_RUN_ID" in os.environ and ours not in self._folder.parents
-        project = Path.cwd() if is_pushed else None
+        pushed = os.environ.get("AORTA_PUSHED")
+        # A project that is a whole home holds ~/.aorta too, which no push touches.
+        project = Path(pushed) if pushed and ours not in self._folder.parents else None
         on_disk.check_place(self._folder, os.environ.get("AORTA_OUTPUT_DIR"), [ours / "runs"], project)
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class Checkpointer:
                 )
         whole = Whole(
             step=step,
-            number=1 + max((whole.number for wholes in self._wholes for whole in wholes), default=0),
+            number=self._number + 1,
             token=f"{self._token}.{uuid4().hex[:8]}",
             world_size=current().info.world_size,
             time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -193,6 +193,7 @@ class Checkpointer:
 
     def _remember(self, new: Whole) -> None:
         """Fold a save into what is known of each disk, as delete_older() left it there."""
+        self._number = new.number
         first = [whole for whole in self._wholes[0] if whole.step != new.step]
         self._wholes = [wholes[-self._keep :] for wholes in [(*first, new), *self._wholes[1:]]]
 
@@ -212,6 +213,9 @@ class Checkpointer:
             return tuple(wholes)
 
         looks = agree(what, look)
+        found = [look for look in looks if look is not None]
+        # What is passed over later still counts here: the next save has to be newer than that too.
+        self._number = max((whole.number for wholes in found for whole in wholes), default=0)
         return [look for look in (looks[leader] for leader in self._disks.leaders) if look is not None]
 
     def load(self, parts: Mapping[str, Any]) -> int:

@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any, TypeVar
+
+import torch.distributed as torch_distributed
 
 from orchestrator.distributed import wire
 from orchestrator.distributed.errors import DistributedError
-from orchestrator.distributed.group import current
+from orchestrator.distributed.group import Membership, current
 
 T = TypeVar("T")
+PATIENCE = timedelta(hours=4)
+"""What a share of a save or load may take longer on one rank than on another."""
+_patient: list[tuple[Membership, Any]] = []
 SHOWN = 3
 """So many ranks' errors are told in full."""
 
 
-def gather_all(thing: T) -> list[T]:
+def find_patient() -> Any:
+    """Find the group over which ranks wait for those that still write, made at the first call, a collective.
+
+    A share of a save takes what a slow disk takes; the group of the training would give up, and end the run at its first
+    checkpoint. A rank that dies is noticed at once all the same: its connections close.
+    """
+    member = current()
+    if not _patient or _patient[0][0] is not member:
+        is_gloo = torch_distributed.is_gloo_available() and member.info.backend != "mpi"
+        made = torch_distributed.new_group(backend="gloo", timeout=PATIENCE) if is_gloo else None
+        _patient[:] = [(member, made)]
+    return _patient[0][1]
+
+
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, DistributedError):
+            raise
+        raise DistributedError(f"{what}: rank {current().info.rank} lost the others: {error}") from error
+
+
+def gather_all(thing: T, what: str = "checkpoints") -> list[T]:
     """Gather an object of every rank on every rank; alone, without a group, too."""
     world_size = current().info.world_size
-    return [thing] if world_size == 1 else wire.gather_all(thing, world_size)
+    if world_size == 1:
+        return [thing]
+    with _telling(what):
+        return wire.gather_all(thing, world_size, find_patient())
 
 
 def gather_main(thing: T) -> list[T] | None:
     """Gather an object of every rank on the main process; None on the others."""
     info = current().info
-    return [thing] if info.world_size == 1 else wire.gather_to(thing, info.world_size, info.rank, 0)
+    if info.world_size == 1:
+        return [thing]
+    with _telling("checkpoints"):
+        return wire.gather_to(thing, info.world_size, info.rank, 0, find_patient())
 
 
 def agree(what: str, work: Callable[[], T]) -> list[T]:
@@ -33,7 +70,7 @@ def agree(what: str, work: Callable[[], T]) -> list[T]:
         DistributedError: on all ranks, when one of them failed; it names the ranks, their nodes and their errors.
     """
     value, cause = _try(work)
-    told = gather_all((value, None if cause is None else describe(cause)))
+    told = gather_all((value, None if cause is None else describe(cause)), what)
     errors = {rank: error for rank, (_, error) in enumerate(told) if error is not None}
     if errors:
         raise DistributedError(f"{what}: {_render(errors)}") from cause
@@ -49,7 +86,10 @@ def do_on_main(what: str, work: Callable[[], T]) -> T:
     info = current().info
     value, cause = _try(work) if info.rank == 0 else (None, None)
     mine = (value, None if cause is None else describe(cause))
-    told: Any = mine if info.world_size == 1 else wire.send_out(mine, info.rank, 0)
+    told: Any = mine
+    if info.world_size > 1:
+        with _telling(what):
+            told = wire.send_out(mine, info.rank, 0, find_patient())
     if told[1] is not None:
         raise DistributedError(f"{what}: {_render({0: told[1]})}") from cause
     return told[0]  # type: ignore[no-any-return]

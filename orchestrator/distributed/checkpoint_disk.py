@@ -112,7 +112,7 @@ def read_whole(folder: Path) -> Whole:
             time=str(words["time"]),
             torch=str(words["torch"]),
             files=files,
-            checksums=tuple((str(name), int(number)) for name, number in words["checksums"].items()),
+            checksums=tuple((str(name), int(number)) for name, number in words.get("checksums", {}).items()),
         )
     except FileNotFoundError:
         raise NotWholeError(f"it has no {RECORD}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.distributed import checkpoint_disk as on_disk
 from orchestrator.distributed.checkpoint_agree import agree, describe, gather_all
-from orchestrator.distributed.checkpoint_disk import Whole
+from orchestrator.distributed.checkpoint_disk import NotWholeError, Whole
 from orchestrator.distributed.checkpoint_handout import Way, pass_files
 from orchestrator.distributed.checkpoint_nodes import Disks
 from orchestrator.distributed.errors import DistributedError
@@ -89,26 +89,29 @@ class Finder:
             ]
 
     def _read(self, newest: Whole, read: Callable[[Path], None]) -> dict[int, str]:
-        """Read it on every rank; give what is wrong with the files, by rank."""
+        """Read it on every rank; give by rank where the bytes on a disk are others than those that were written.
+
+        Raises:
+            DistributedError: it cannot be read now, or is of other parts: an older one would be no better.
+        """
         folder = self.folder / on_disk.step_name(newest.step)
 
         rank = current().info.rank
         near = self.disks.ranks_of(self.disks.disk_of_rank[rank])
         place = near.index(rank)
 
-        def share() -> str:
+        def compare() -> str:
             try:
                 # The files of a disk are shared out among the ranks that see it.
                 on_disk.check_bytes(folder, newest.checksums[place :: len(near)])
-                read(folder)
-            except DistributedError:
-                raise  # the parts are others than those that were saved: no other checkpoint fits them better
-            except Exception as error:  # noqa: BLE001 - zip, pickle, zlib and torch: damaged bytes show as anything
-                host, text = describe(error)
-                return f"rank {rank} on {host}: {text if str(folder) in text else f'{folder}: {text}'}"
+            except NotWholeError as error:
+                return f"rank {rank} on {current().info.host}: {error}"
             return ""
 
-        told = agree(f"load step {newest.step} from {self.named}", share)
+        what = f"load step {newest.step} from {self.named}"
+        told = agree(what, compare)
+        if not any(told):
+            agree(what, lambda: read(folder))
         return {rank: text for rank, text in enumerate(told) if text}
 
     def _hand_out(self, newest: Whole, has: list[bool], staging: Path) -> None:

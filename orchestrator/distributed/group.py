@@ -16,7 +16,15 @@ from torch.distributed.rendezvous import rendezvous
 from orchestrator.distributed import exits, wire
 from orchestrator.distributed.backends import TIMEOUT, Timeout, choose_backend, read_timeout
 from orchestrator.distributed.errors import DistributedError
-from orchestrator.distributed.place import NodeInfo, Start, build_info, build_word, find_device, read_start
+from orchestrator.distributed.place import (
+    NodeInfo,
+    Start,
+    build_info,
+    build_word,
+    check_backends,
+    find_device,
+    read_start,
+)
 
 _LEAVING = timedelta(seconds=10)
 """How long rank 0 keeps the store for those who are on their way out."""
@@ -109,7 +117,8 @@ def _join(start: Start, name: str, limit: timedelta) -> Membership:
         store.set_timeout(limit)
         own = PrefixStore(f"aorta{_groups}", store)
         # By the store, not by a collective: a rank that was not told its local rank learns its GPU from this.
-        words = wire.gather_by_store(own, rank, world_size, build_word(start))
+        words = wire.gather_by_store(own, rank, world_size, build_word(start, name))
+        check_backends(words)
         info = build_info(start, words, torch.device("cpu"), name)
         if name == "nccl":
             info = replace(info, device=_take_device(info.local_rank, on_gpu=True))

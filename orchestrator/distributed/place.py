@@ -112,15 +112,34 @@ class Word:
     local_rank: int | None
     boot_id: str = ""
     """Tells cloned machines with one host name apart."""
+    backend: str = ""
+    """What it would take; all have to take the same."""
 
 
-def build_word(start: Start) -> Word:
+def build_word(start: Start, backend: str = "") -> Word:
     """Build what this rank tells the others."""
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         boot_id = ""
-    return Word(socket.gethostname(), start.node_rank, start.local_rank, boot_id)
+    return Word(socket.gethostname(), start.node_rank, start.local_rank, boot_id, backend)
+
+
+def check_backends(words: Sequence[Word]) -> None:
+    """Refuse ranks that would take different backends: one that sees no GPU would leave the others waiting in NCCL.
+
+    Raises:
+        DistributedError: they differ; it names a rank of each.
+    """
+    first: dict[str, int] = {}
+    for rank, word in enumerate(words):
+        first.setdefault(word.backend, rank)
+    if len(first) > 1:
+        takes = [f"rank {rank} on {words[rank].host} takes {name}" for name, rank in first.items()]
+        raise DistributedError(
+            f"the ranks are not alike: {', '.join(takes)}. Whoever takes gloo sees no GPU: look at nvidia-smi (rocm-smi) "
+            "and CUDA_VISIBLE_DEVICES there, or ask for gloo on all of them"
+        )
 
 
 def build_info(start: Start, words: Sequence[Word], device: torch.device, backend: str) -> NodeInfo:

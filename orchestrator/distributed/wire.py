@@ -37,11 +37,11 @@ def carrier() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _exchange_sizes(packed: torch.Tensor, whole: bool, world_size: int) -> list[int]:  # noqa: FBT001 - as pack gives it
+def _exchange_sizes(packed: torch.Tensor, whole: bool, world_size: int, group: Any = None) -> list[int]:  # noqa: FBT001 - as pack gives it
     # Below 0 for a rank whose object cannot be sent: all have to know.
     mine = packed.numel() if whole else -packed.numel()
     sizes = [torch.zeros(1, dtype=torch.int64, device=packed.device) for _ in range(world_size)]
-    torch_distributed.all_gather(sizes, torch.tensor([mine], dtype=torch.int64, device=packed.device))
+    torch_distributed.all_gather(sizes, torch.tensor([mine], dtype=torch.int64, device=packed.device), group=group)
     return [int(size.item()) for size in sizes]
 
 
@@ -58,7 +58,7 @@ def _unpack_all(parts: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[Any
     return [unpack(part, size) for part, size in zip(parts, sizes)]
 
 
-def gather_all(thing: Any, world_size: int) -> list[Any]:
+def gather_all(thing: Any, world_size: int, group: Any = None) -> list[Any]:
     """Gather an object of every rank on every rank, in rank order.
 
     Raises:
@@ -66,14 +66,14 @@ def gather_all(thing: Any, world_size: int) -> list[Any]:
     """
     data, whole = pack(thing)
     packed = data.to(carrier())
-    sizes = _exchange_sizes(packed, whole, world_size)
+    sizes = _exchange_sizes(packed, whole, world_size, group)
     padded = _pad(packed, sizes)
     parts = [torch.empty_like(padded) for _ in range(world_size)]
-    torch_distributed.all_gather(parts, padded)
+    torch_distributed.all_gather(parts, padded, group=group)
     return _unpack_all(parts, sizes)
 
 
-def gather_to(thing: Any, world_size: int, rank: int, dst: int) -> list[Any] | None:
+def gather_to(thing: Any, world_size: int, rank: int, dst: int, group: Any = None) -> list[Any] | None:
     """Gather an object of every rank on one of them, in rank order; None on the others.
 
     Raises:
@@ -81,10 +81,10 @@ def gather_to(thing: Any, world_size: int, rank: int, dst: int) -> list[Any] | N
     """
     data, whole = pack(thing)
     packed = data.to(carrier())
-    sizes = _exchange_sizes(packed, whole, world_size)
+    sizes = _exchange_sizes(packed, whole, world_size, group)
     padded = _pad(packed, sizes)
     parts = [torch.empty_like(padded) for _ in range(world_size)] if rank == dst else None
-    torch_distributed.gather(padded, parts, dst=dst)
+    torch_distributed.gather(padded, parts, dst=dst, group=group)
     if parts is not None:
         return _unpack_all(parts, sizes)
     bad = [other for other, size in enumerate(sizes) if size < 0]
@@ -96,7 +96,7 @@ def gather_to(thing: Any, world_size: int, rank: int, dst: int) -> list[Any] | N
     return None
 
 
-def send_out(thing: Any, rank: int, src: int) -> Any:
+def send_out(thing: Any, rank: int, src: int, group: Any = None) -> Any:
     """Give one rank's object to all.
 
     Raises:
@@ -106,11 +106,11 @@ def send_out(thing: Any, rank: int, src: int) -> Any:
     data, whole = pack(thing) if rank == src else (torch.empty(0, dtype=torch.uint8), True)
     packed = data.to(device)
     size = torch.tensor([packed.numel() if whole else -packed.numel()], dtype=torch.int64, device=device)
-    torch_distributed.broadcast(size, src=src)
+    torch_distributed.broadcast(size, src=src, group=group)
     told = int(size.item())
     if rank != src:
         packed = torch.empty(abs(told), dtype=torch.uint8, device=device)
-    torch_distributed.broadcast(packed, src=src)
+    torch_distributed.broadcast(packed, src=src, group=group)
     if told < 0:
         raise DistributedError(f"rank {src} gave an object that cannot be sent: {unpack(packed, -told)}")
     return thing if rank == src else unpack(packed, told)

@@ -127,6 +127,7 @@ def _build_node(run: _Run, seat: _Seat) -> NodePlan:
         addresses=run.addresses,
         paths=paths,
         config=run.settings.config,
+        pushed=seat.workdir if run.settings.push else "",
     )
     return NodePlan(
         node_rank=seat.node_rank,

@@ -57,6 +57,7 @@ PROTECTED = (
     "AORTA_OUTPUT_DIR",
     "AORTA_CONFIG",
     "AORTA_CONFIG_NAME",
+    "AORTA_PUSHED",
 )
 """What the launcher and torchrun set themselves: a value of the user's would be lost or would break the run."""
 
@@ -171,8 +172,12 @@ def build_run_values(
     addresses: Sequence[str],
     paths: NodePaths,
     config: Path | None,
+    pushed: str,
 ) -> dict[str, str]:
-    """Build what tells a rank which run it belongs to; no user can override it."""
+    """Build what tells a rank which run it belongs to; no user can override it.
+
+    Pushed is the folder of the node that a push brings to what the project is, empty where nothing is pushed.
+    """
     values = {
         "AORTA_RUN_ID": run_id,
         "AORTA_ATTEMPT": str(attempt),
@@ -182,6 +187,8 @@ def build_run_values(
         "AORTA_OUTPUT_DIR": str(paths.outputs),
         "TORCHELASTIC_ERROR_FILE": str(paths.agent_error),
     }
+    if pushed:
+        values["AORTA_PUSHED"] = pushed
     if config is not None:
         values["AORTA_CONFIG"] = str(paths.config_yaml)
         # On a node every config has the same name.

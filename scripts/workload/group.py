@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 
-from orchestrator.distributed import DistributedError, NodeInfo, all_gather_object, all_reduce, distributed
-from workload.schema import ConfigError
+from orchestrator.distributed import (
+    DistributedError,
+    NodeInfo,
+    all_gather_object,
+    all_reduce,
+    distributed,
+    stop_requested,
+)
+from workload.schema import Config, ConfigError
 
-__all__ = ["NodeInfo", "all_gather_object", "all_reduce", "check_equal_nodes", "joined_group"]
+__all__ = [
+    "NodeInfo",
+    "all_gather_object",
+    "all_reduce",
+    "check_equal_nodes",
+    "check_same_config",
+    "joined_group",
+    "stop_requested",
+]
 
 TIMEOUT_S = 120.0
 """Torch's own is up to 30 minutes: too long to wait for a rank that will not come."""
@@ -40,6 +56,20 @@ def joined_group(backend: str | None = None, timeout_s: float = TIMEOUT_S) -> It
             flush=True,
         )
         yield info
+
+
+def check_same_config(config: Config, info: NodeInfo) -> None:
+    """Raise ConfigError on all ranks alike when they read other configs: an old file on one node; a collective."""
+    told = all_gather_object((info.host, dataclasses.asdict(config)))
+    host, first = told[0]
+    for rank, (other_host, other) in enumerate(told):
+        for section, keys in first.items():
+            for key, value in keys.items():
+                if other[section][key] != value:
+                    raise ConfigError(
+                        f"{section}.{key} is {value!r} for rank 0 on {host} and {other[section][key]!r} for rank {rank} "
+                        f"on {other_host}: all need the same config"
+                    )
 
 
 def check_equal_nodes(info: NodeInfo) -> None:

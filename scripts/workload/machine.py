@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from workload.schema import Config
 
 CHECKPOINTS = Path("~/.aorta/checkpoints")
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 def check_machine(config: Config) -> None:
@@ -78,7 +77,8 @@ def find_checkpoint_dir(given: str | None, config: Path | None) -> Path:
 
 
 def _find_forbidden() -> list[tuple[Path, str]]:
-    found = [(PROJECT, "the project, which every launch pushes anew")]
+    pushed = os.environ.get("AORTA_PUSHED")
+    found = [(Path(pushed).resolve(), "the project, which every launch pushes anew")] if pushed else []
     outputs = os.environ.get("AORTA_OUTPUT_DIR")
     if outputs:
         folder = Path(outputs).resolve()

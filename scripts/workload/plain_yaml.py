@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 INTEGER = re.compile(r"[-+]?[0-9]+")
 # 3e-4 is meant as a number; YAML 1.1, and so PyYAML, makes it a text.
 FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.?[0-9]+)([eE][-+]?[0-9]+)?")
+# Octal, hexadecimal, grouped and sexagesimal numbers of YAML 1.1, and its other words for true and false.
+AMBIGUOUS = re.compile(
+    r"[-+]?0[0-9_]+|[-+]?[0-9]+_[0-9_.]*|[-+]?0[xXbBoO][0-9a-fA-F_]+|[-+]?[0-9]+(:[0-9]+)+(\.[0-9]*)?"
+    r"|(?i:yes|no|on|off)"
+)
 WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 KEY = re.compile(r"([A-Za-z_][\w.-]*)\s*:(?:\s+(.*))?")
 OPENERS = {"[": "]", "{": "}"}
@@ -198,6 +203,8 @@ def _parse_scalar(text: str, number: int) -> Any:
         return text[1:-1]
     if text[:1] in tuple("{}[]&*!|>%@`") or ": " in text or text.endswith(":"):
         raise PlainYamlError(f"line {number}: {text} needs PyYAML to be read")
+    if AMBIGUOUS.fullmatch(text):
+        raise PlainYamlError(f"line {number}: {text} means one thing with PyYAML and another without: write it plainly")
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     if INTEGER.fullmatch(text):
