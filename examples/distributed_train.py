@@ -37,22 +37,24 @@ def train(info: distributed.NodeInfo, epochs: int, folder: Path) -> None:
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     loader = distributed.dataloader(build_data(512, seed=1), batch_size=32)
-    checkpoints, parts = distributed.Checkpointer(folder), {"model": ddp, "optimizer": optimizer}
+    progress = {"samples": 0}  # counted over all ranks: another number of them goes on where these ended
+    checkpoints = distributed.Checkpointer(folder)
+    parts = {"model": ddp, "optimizer": optimizer, "progress": progress}
     step = start = checkpoints.load(parts)
-    stopped = False
-    for epoch in range(start // len(loader), epochs):
+    per_step, stopped = 32 * info.world_size, False
+    for epoch in range(progress["samples"] // 512, epochs):
         loader.set_epoch(epoch)
-        loader.set_start(step % len(loader))
+        loader.set_start(progress["samples"] % 512 // per_step)
         for inputs, targets in loader:
             optimizer.zero_grad()
             nn.functional.mse_loss(ddp(inputs.to(info.device)), targets.to(info.device)).backward()
             optimizer.step()
-            step += 1
+            step, progress["samples"] = step + 1, min(progress["samples"] + per_step, (epoch + 1) * 512)
             if stopped := distributed.stop_requested():  # the same answer on all ranks, at the same step
                 break
         checkpoints.save(step, parts)
         if distributed.is_main_process():
-            print(f"step {step} of {epochs * len(loader)}", flush=True)
+            print(f"step {step}, epoch {epoch + 1} of {epochs}", flush=True)
         if stopped:
             break
     sums = distributed.all_gather(nn.utils.parameters_to_vector(model.parameters()).detach().sum())

@@ -77,7 +77,7 @@ def render_table(answers: list[Answer]) -> str:
         for a in sorted(answers, key=lambda answer: answer.rank)
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths)) for row in rows)  # noqa: B905 - Python 3.9
+    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -26,6 +26,7 @@ import torch.distributed as torch_distributed
 
 from orchestrator.distributed import group, wire
 from orchestrator.distributed.errors import DistributedError
+from orchestrator.distributed.turns import turn
 
 DEBUG_TIMEOUT_S = 30.0
 _OURS = (str(Path(__file__).parent), contextlib.__file__)
@@ -69,12 +70,13 @@ def collective(
     call = Call(name, ", ".join(told), find_site())
     member = group.current()
     try:
-        if member.info.world_size > 1:
-            if member.store is not None and is_debugging():
-                compare(member, call)
-            elif compared:
-                compare_digests(member, call)
-        yield
+        with turn(str(call), member.pid):
+            if member.info.world_size > 1:
+                if member.store is not None and is_debugging():
+                    compare(member, call)
+                elif compared:
+                    compare_digests(member, call)
+            yield
     except (RuntimeError, ValueError, TypeError) as error:
         if isinstance(error, DistributedError):
             raise

@@ -44,6 +44,8 @@ class Checkpointer:
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
         self._keep = keep
+        if not isinstance(directory, (str, os.PathLike)):
+            raise DistributedError(f"the directory of checkpoints is a path, not {directory!r}")
         self._named = os.fspath(directory)
         self._folder = Path(os.path.abspath(os.path.expanduser(os.fspath(directory))))  # noqa: PTH100, PTH111 - a "~" of os.PathLike too
         agree(f"checkpoints in {self._named}", self._check)
@@ -59,8 +61,12 @@ class Checkpointer:
         )
 
     def _check(self) -> None:
-        if self._keep < 1:
-            raise DistributedError(f"keep is {self._keep}: at least one checkpoint stays")
+        if isinstance(self._keep, bool) or not isinstance(self._keep, int) or self._keep < 1:
+            raise DistributedError(f"keep is {self._keep!r}: a whole number from 1, at least one checkpoint stays")
+        if not self._named:
+            raise DistributedError("the directory of checkpoints has no name")
+        if os.path.expanduser(self._named).startswith("~"):  # noqa: PTH111 - as above
+            raise DistributedError(f"nobody's home is known for {self._named}")
         ours = Path("~/.aorta").expanduser()
         pushed = os.environ.get("AORTA_PUSHED")
         # A project that is a whole home holds ~/.aorta too, which no push touches.
@@ -112,15 +118,20 @@ class Checkpointer:
 
         made: list[Writer] = []
 
-        def prepare() -> int:
+        def prepare() -> tuple[int, list[str]]:
             if isinstance(step, bool) or not isinstance(step, int) or step < 1:
                 raise DistributedError(f"the step is {step!r}: steps are counted from 1")
             made.append(Writer(staging, read_state(parts, is_main=is_main), is_main=is_main))
-            return step
+            return step, sorted(parts)
 
-        steps = agree(what, prepare)
-        if len(set(steps)) > 1:
-            raise DistributedError(f"save in {self._named}: the ranks are not at one step: {steps}")
+        told = agree(what, prepare)
+        if len({step for step, _ in told}) > 1:
+            raise DistributedError(
+                f"save in {self._named}: the ranks are not at one step: {[step for step, _ in told]}"
+            )
+        if any(names != told[0][1] for _, names in told):
+            rank = next(rank for rank, (_, names) in enumerate(told) if names != told[0][1])
+            raise DistributedError(f"{what}: rank 0 saves the parts {told[0][1]}, rank {rank} {told[rank][1]}")
         (writer,) = made
         plans = gather_main(writer.local_plan)
         near = [disk == 0 for disk in self._disks.disk_of_rank]
@@ -200,7 +211,7 @@ class Checkpointer:
     def _look_together(self, what: str, before: Callable[[], object] = lambda: None) -> Looks:
         """Let the leader of each disk look, tell aloud of what is passed over; the same on all ranks."""
 
-        def look() -> tuple[Whole, ...] | None:
+        def look() -> tuple[tuple[Whole, ...], list[str]] | None:
             if not self._leads:
                 return None
             before()
@@ -210,13 +221,14 @@ class Checkpointer:
                 if complaint not in self._told:
                     LOG.warning("%s: it is passed over", complaint)
             self._told.update(complaints)
-            return tuple(wholes)
+            return tuple(wholes), complaints
 
         looks = agree(what, look)
-        found = [look for look in looks if look is not None]
+        found = [look[0] for look in looks if look is not None]
+        self._complaints = [complaint for look in looks if look is not None for complaint in look[1]]
         # What is passed over later still counts here: the next save has to be newer than that too.
         self._number = max((whole.number for wholes in found for whole in wholes), default=0)
-        return [look for look in (looks[leader] for leader in self._disks.leaders) if look is not None]
+        return [look[0] for look in (looks[leader] for leader in self._disks.leaders) if look is not None]
 
     def load(self, parts: Mapping[str, Any]) -> int:
         """Load the newest whole checkpoint that any node has into the parts, on any number of ranks; give its step.
@@ -228,7 +240,14 @@ class Checkpointer:
             DistributedError: none of those that are there could be read or handed out, or the parts are not those that
                 were saved; parts may then be loaded in part, and must not be trained on.
         """
-        self._wholes = self._look_together(f"load from {self._named}")
+        what = f"load from {self._named}"
+        self._wholes = self._look_together(what)
+        if self._complaints and not any(self._wholes):
+            # To begin anew, and to save over them, is not what anybody wants who comes with checkpoints.
+            raise DistributedError(
+                f"{what}: there are checkpoints, but none that is whole: {'; '.join(self._complaints)}. Bring a whole one "
+                "back, move them away, or name another directory"
+            )
 
         def read(folder: Path) -> None:
             reader = Reader(folder)

@@ -12,6 +12,7 @@ import torch.distributed as torch_distributed
 from orchestrator.distributed import wire
 from orchestrator.distributed.errors import DistributedError
 from orchestrator.distributed.group import Membership, current
+from orchestrator.distributed.turns import turn
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=4)
@@ -38,7 +39,8 @@ def find_patient() -> Any:
 @contextlib.contextmanager
 def _telling(what: str) -> Iterator[None]:
     try:
-        yield
+        with turn(what, current().pid):
+            yield
     except RuntimeError as error:
         if isinstance(error, DistributedError):
             raise

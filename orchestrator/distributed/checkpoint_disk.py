@@ -99,7 +99,8 @@ def read_whole(folder: Path) -> Whole:
     """Read the record of a checkpoint and compare it with what is there.
 
     Raises:
-        NotWholeError: no record, one that cannot be read, or a file that is missing or has another size.
+        NotWholeError: no record, one that makes no sense, or a file that is missing or has another size.
+        OSError: the disk does not answer.
     """
     try:
         words = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -116,7 +117,8 @@ def read_whole(folder: Path) -> Whole:
         )
     except FileNotFoundError:
         raise NotWholeError(f"it has no {RECORD}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # A disk that does not answer now is no damage, and passes as it is.
         raise NotWholeError(f"its {RECORD} cannot be read ({error})") from None
     if folder.name != step_name(whole.step):
         raise NotWholeError(f"its {RECORD} is of step {whole.step}")
@@ -125,7 +127,7 @@ def read_whole(folder: Path) -> Whole:
             raise NotWholeError(f"its {RECORD} names {name!r}, which is no file of its own")
         try:
             found = (folder / name).stat().st_size
-        except OSError as error:
+        except FileNotFoundError as error:
             raise NotWholeError(f"{name}: {error.strerror}") from None
         if found != size:
             raise NotWholeError(f"{name} has {found} bytes of {size}")

@@ -40,6 +40,8 @@ class Membership:
     """The ranks' common store, under a prefix of this library's own; None in a world of one without a group."""
     counts: dict[str, int] = field(default_factory=dict)
     """How often each kind of meeting has been held."""
+    pid: int = field(default_factory=os.getpid)
+    """The process that joined: a child of it has no place of its own."""
 
     def count(self, kind: str) -> int:
         """Give the number of the next meeting of a kind, from 1."""

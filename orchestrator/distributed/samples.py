@@ -114,6 +114,9 @@ def dataloader(
     Raises:
         DistributedError: the data set has no length, or is empty.
     """
+    given = {"sampler", "batch_sampler"} & set(words)
+    if given:
+        raise DistributedError(f"{given.pop()} cannot be given: the loader brings the sampler of this rank's share")
     shares = sampler(dataset, shuffle=shuffle, seed=seed, drop_last=drop_last)
     words.setdefault("generator", torch.Generator().manual_seed(_roll_seed(seed, 0, shares.rank)))
     return RankLoader(

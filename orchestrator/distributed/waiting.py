@@ -15,6 +15,7 @@ from orchestrator.distributed import group, wire
 from orchestrator.distributed.backends import Timeout, read_timeout
 from orchestrator.distributed.calls import find_site, note
 from orchestrator.distributed.errors import DistributedError
+from orchestrator.distributed.turns import turn
 
 _NAMED = 8
 """As many ranks as an error names one by one."""
@@ -65,7 +66,7 @@ def barrier(timeout: Timeout = None) -> None:
         # MPI alone has no store; it names nobody either.
         torch_distributed.barrier()
         return
-    with _telling_loss("barrier", member):
+    with turn(f"barrier at {find_site()}", member.pid), _telling_loss("barrier", member):
         _meet(member, limit)
 
 

@@ -29,7 +29,7 @@ class _Words:
 
     def _count(self, number: int, sign: int) -> set[Pair]:
         tokens = self.tokens[number]
-        found = list(zip(tokens, tokens[1:]))  # noqa: B905, RUF007 - Python 3.9
+        found = list(zip(tokens, tokens[1:]))
         for pair in found:
             self.pairs[pair] += sign * self.counts[number]
             if sign > 0:
@@ -104,7 +104,7 @@ class Tokenizer:
     def _encode_word(self, word: str) -> list[int]:
         tokens = list(word.encode())
         while len(tokens) > 1:
-            ranks = [self._ranks.get(pair, -1) for pair in zip(tokens, tokens[1:])]  # noqa: B905, RUF007 - Python 3.9
+            ranks = [self._ranks.get(pair, -1) for pair in zip(tokens, tokens[1:])]
             best = min((rank for rank in ranks if rank >= 0), default=-1)
             if best < 0:
                 break

@@ -178,12 +178,12 @@ class Metrics:
         self.close(failed=error is not None)
 
     def _begin_line(self, step: int) -> dict[str, Any]:
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # noqa: UP017 - nodes may have Python 3.9
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         return {"time": now, **self._place, "step": step}
 
     def _read_all(self, *, patient: bool = True) -> None:
         unread = self._pending[self._read :]
-        for line, reading in zip(unread, self._meter.read(patient=patient)):  # noqa: B905 - Python 3.9
+        for line, reading in zip(unread, self._meter.read(patient=patient)):
             samples, tokens = line.pop("_counts")
             line.update({name: value for name, value in reading._asdict().items() if name in line})
             if reading.step_ms:

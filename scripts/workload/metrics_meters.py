@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Union
 
 import torch
 
-Number = Union[torch.Tensor, float]  # noqa: UP007 - Python 3.9
+Number = Union[torch.Tensor, float]
 KIB_PER_MIB = 1 << 10
 BYTES_PER_MIB = 1 << 20
 GPU_PATIENCE_S = 2.0
@@ -111,7 +111,7 @@ class GpuMeter:
     def end(self, loss: Number, grad_norm: Number | None) -> None:
         """End the step."""
         slot = len(self._has_norm)
-        for cell, value in zip(self._cells[slot], (loss, grad_norm)):  # noqa: B905 - Python 3.9
+        for cell, value in zip(self._cells[slot], (loss, grad_norm)):
             if isinstance(value, torch.Tensor):
                 cell.copy_(_plain(value).float(), non_blocking=True)
             elif value is not None:
@@ -129,7 +129,7 @@ class GpuMeter:
                 self._events[len(self._has_norm) - 1][1].synchronize()
             else:
                 wait_for_gpu(self._device, GPU_PATIENCE_S)
-            for (begin, end), cells, has_norm in zip(self._events, self._cells, self._has_norm):  # noqa: B905 - Python 3.9
+            for (begin, end), cells, has_norm in zip(self._events, self._cells, self._has_norm):
                 if not patient and not end.query():
                     break
                 loss, norm = (float(cell) for cell in cells)

@@ -161,11 +161,11 @@ def render_table(ranks: Sequence[RankOverlap]) -> str:
         name = "?" if entry.rank is None else str(entry.rank)
         rows.append((name, entry.host or "-", entry.device, *_render_figures(entry.overlap)))
     rows.append(("all", "", "", *_render_figures(sum((entry.overlap for entry in ranks), Overlap()))))
-    widths = [max(map(len, column)) for column in zip(*rows)]  # noqa: B905 - Python 3.9
+    widths = [max(map(len, column)) for column in zip(*rows)]
     lines = [
         "  ".join(
             text.ljust(width) if name in LEFT_ALIGNED else text.rjust(width)
-            for text, width, name in zip(row, widths, COLUMNS)  # noqa: B905 - Python 3.9
+            for text, width, name in zip(row, widths, COLUMNS)
         ).rstrip()
         for row in rows
     ]

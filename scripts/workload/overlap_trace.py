@@ -192,5 +192,5 @@ def _find_windows(events: _Events, end_of_all: int) -> dict[int, tuple[int, int]
     following = [*(begins[number] for number in ordered[1:]), None]
     return {
         number: (begins[number], ends[number] if after is None else min(ends[number], after))
-        for number, after in zip(ordered, following)  # noqa: B905 - Python 3.9
+        for number, after in zip(ordered, following)
     }

@@ -49,7 +49,7 @@ class Saving:
                 f"of {before}; {self._remedy()}"
             )
         # What the config says of rates and decay holds from here on; the checkpoint brings its own along.
-        for group, options in zip(trained.param_groups, asked):  # noqa: B905 - Python 3.9
+        for group, options in zip(trained.param_groups, asked):
             group.update(options)
         return self._saved, int(self._progress["samples"])
 

@@ -82,10 +82,13 @@ class Checkpoint:
         None,
         "A folder outside of run and project; a relative one lies below ~/.aorta/checkpoints. null: named after the config.",
         kind="str",
+        only="checkpoint.interval=>0",
     )
     interval: int = _key(0, "Steps from one checkpoint to the next; 0: none is saved or loaded.", least=0)
-    keep: int = _key(3, "The newest so many stay.", least=1)
-    resume: bool = _key(default=True, doc="Go on from the last whole one; false begins anew.")
+    keep: int = _key(3, "The newest so many stay.", least=1, only="checkpoint.interval=>0")
+    resume: bool = _key(
+        default=True, doc="Go on from the last whole one; false begins anew.", only="checkpoint.interval=>0"
+    )
 
 
 @dataclass(frozen=True)

@@ -178,3 +178,30 @@ def damaged(folder: Path) -> None:
     (one, other) = start(folder, homes, work).values()
     assert one == other
     assert one.startswith("load step 3 from ~/ckpt: rank"), one
+    # none that is whole is not the same as none: nothing begins at 0, and nothing is saved over them
+    for path in ckpt.glob("step_*/whole.json"):
+        path.write_text("{")
+    (one, other) = start(folder, homes, work).values()
+    assert one == other
+    assert one.startswith("load from ~/ckpt: there are checkpoints, but none that is whole: "), one
+
+
+def branches(folder: Path) -> None:
+    """After one that was passed over, what is saved next is the newest, and the next start goes on from it."""
+    homes = shared(folder, 1, 1)
+    ckpt = homes[0][0] / "ckpt"
+    assert start(folder, homes, save_steps(10, 20)).values() == [[10, 20]] * 2
+    shard = max((ckpt / "step_00000020").glob("*.distcp"))
+    good = shard.read_bytes()
+    shard.write_bytes(bytes(len(good)))
+
+    def work() -> Any:
+        join()
+        checkpoints = Checkpointer(CKPT)
+        begun = checkpoints.load(counting_parts())
+        checkpoints.save(15, counting_parts())
+        return begun
+
+    assert start(folder, homes, work).values() == [10, 10]
+    shard.write_bytes(good)
+    assert [value[0] for value in start(folder, homes, load_once).values()] == [15, 15]

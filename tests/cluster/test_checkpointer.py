@@ -47,7 +47,7 @@ def scenes() -> Iterator[Scenes]:
     started.process.wait()
 
 
-SCENES = ("equality", "untouched", "handed_out", "damaged", "two_runs", "refusals", "killed")
+SCENES = ("equality", "untouched", "handed_out", "damaged", "branches", "two_runs", "refusals", "killed")
 
 
 @pytest.mark.parametrize("scene", SCENES)

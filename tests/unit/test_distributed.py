@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.torch
 import orchestrator.distributed as lib  # noqa: E402 - needs torch
 from orchestrator.distributed import stop  # noqa: E402
 from orchestrator.distributed.backends import TIMEOUT, read_timeout  # noqa: E402
-from orchestrator.distributed.place import Start, Word, build_info, number_nodes  # noqa: E402
+from orchestrator.distributed.place import Start, Word, build_info, check_backends, number_nodes  # noqa: E402
+from orchestrator.distributed.turns import turn  # noqa: E402
 
 WHOLE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
 
@@ -219,6 +221,32 @@ def test_a_failure_leaves_no_group_and_passes_on() -> None:
     assert left.value.code == 3
     with lib.distributed(single_process=True) as me:
         assert me.rank == 0
+
+
+def test_ranks_that_would_take_other_backends_are_told_before_they_wait_for_each_other() -> None:
+    check_backends([Word("a", 0, 0, "", "nccl"), Word("b", 1, 0, "", "nccl")])
+    with pytest.raises(lib.DistributedError, match=r"rank 0 on a takes nccl, rank 2 on b takes gloo.*sees no GPU"):
+        check_backends([Word("a", 0, 0, "", "nccl"), Word("a", 0, 1, "", "nccl"), Word("b", 1, 0, "", "gloo")])
+
+
+def test_a_child_and_a_second_thread_have_no_turn() -> None:
+    me = os.getpid()
+    with turn("all_reduce", me), turn("barrier", me):  # one within another, of one thread
+        told: list[BaseException] = []
+
+        def other() -> None:
+            try:
+                with turn("gather", me):
+                    pass
+            except lib.DistributedError as error:
+                told.append(error)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert "gather was called while another thread of this rank is in barrier" in str(told[0])
+    with pytest.raises(lib.DistributedError, match="in a child process of the rank"), turn("barrier", me + 1):
+        pass
 
 
 def test_nodes_are_numbered_as_told_else_by_host() -> None:
