@@ -131,6 +131,16 @@ def _without_rank(judgement: Judgement, history: History, texts: Texts) -> Expla
         name = history.plan.nodes[node_rank].node.name
         error = history.stop_detail or judgement.cause
         first = FirstFailure(node=name, node_rank=node_rank, time=history.stop_time, error=error)
+    if agent is not None and agent.error and judgement.family == "UNKNOWN":
+        word = replace(
+            judgement,
+            rule="agent",
+            confidence="certain",
+            cause=agent.error,
+            reason="the agent did not start there",
+            remedy="make sure that every node has that program and the folder it is to start in, or name another one",
+        )
+        return Explained(word, first, _gather(word, texts, None, node_rank))
     if agent is not None and judgement.family == "UNKNOWN":
         family = "KILLED" if agent.signal else judgement.family
         sure = "certain" if agent.signal else judgement.confidence

@@ -152,7 +152,7 @@ class NodeReader(threading.Thread):
             if frame is None:
                 self._doubt({"why": "the channel was closed"})
                 return False
-            if "error" in frame.header:
+            if "error" in frame.header and "t" not in frame.header:  # an agent that did not start has one too
                 self._why = str(frame.header["error"])
                 self._doubt({"why": self._why})
                 return False

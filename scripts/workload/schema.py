@@ -65,7 +65,7 @@ class Training:
     eval_interval: int = _key(
         50, "Steps from one held-out loss to the next; there is one at the start and the end.", least=1
     )
-    eval_samples: int = _key(256, "Held-out samples, shared by all ranks.", least=1)
+    eval_samples: int = _key(256, "Held-out samples, shared by all ranks.", least=1, most=10**7)
     activation_checkpointing: bool = _key(
         default=False, doc="Compute each block again in the backward pass instead of keeping it."
     )
@@ -154,7 +154,7 @@ class Model:
     """What learns."""
 
     name: str = _key("gpt", "gpt for rule and text, ranking for ranking.", choices=("gpt", "ranking"))
-    model_dim: int = _key(64, "Width.", least=1)
+    model_dim: int = _key(64, "Width.", least=1, most=2**17)
     num_heads: int = _key(4, "Attention heads; model_dim is a multiple of them.", least=1)
     num_layers: int = _key(2, "Blocks.", least=1)
     mlp_hidden_dim: int | None = _key(
@@ -200,7 +200,9 @@ class Distributed:
     mode: str = _key("ddp", "ddp: a whole model on each rank; fsdp: see there.", choices=("ddp", "fsdp"))
     backend: str | None = _key(None, "Of torch.distributed, like gloo; null: nccl on GPUs, gloo on CPUs.", kind="str")
     timeout_s: float = _key(120.0, "How long a rank waits for the others before it fails.", above=0)
-    bucket_cap_mb: float = _key(25.0, "MiB of gradients that travel at once.", above=0, only="distributed.mode=ddp")
+    bucket_cap_mb: float = _key(
+        25.0, "MiB of gradients that travel at once.", above=0, most=2**20, only="distributed.mode=ddp"
+    )
     gradient_as_bucket_view: bool = _key(
         default=True, doc="Gradients lie in what travels: saves a copy of them.", only="distributed.mode=ddp"
     )

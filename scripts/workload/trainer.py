@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -107,6 +108,8 @@ class Trainer:
             is_last = stops or step == self.steps
             evaluates = step == self.steps or step % training.eval_interval == 0
             saves = self._saving.is_due(step, is_last=is_last)
+            if saves:
+                self._refuse_broken_weights(step)
             if not (is_last or evaluates or saves or step % training.log_interval == 0):
                 continue
             held_out = None
@@ -122,6 +125,13 @@ class Trainer:
                 saved = True
                 self._console.info(f"saved the checkpoint of step {step}")
         return Outcome(first, last, step, stops, saved)
+
+    def _refuse_broken_weights(self, step: int) -> None:
+        """Save no weights that are not finite: every later launch would go on from them, and good ones make room."""
+        norms = [weight.detach().norm() for weight in self._parameters]
+        total = sum(float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm) for norm in norms)
+        if not math.isfinite(total):
+            raise FloatingPointError(f"the weights are not finite after step {step}: they are not saved")
 
     def _take_step(self, step: int, stream: Iterator[Batch], metrics: Metrics) -> None:
         config, info, trained = self._config, self._info, self.trained

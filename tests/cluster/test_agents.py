@@ -131,6 +131,16 @@ def test_status_logs_and_kill_of_a_detached_command(nodes3: Cluster, tmp_path: P
     assert scene.verdict()["state"] == "killed"
 
 
+def test_a_program_that_no_node_has_ends_the_run(nodes3: Cluster, tmp_path: Path) -> None:
+    scene = Scene(nodes3, tmp_path)
+    done = scene.launch("--agent", "command", "--command", "/no/such/program x")
+    assert done.exit_code == 1, done
+    assert "the agent did not start there (certain)" in done.stderr
+    assert "No such file or directory: '/no/such/program'" in done.stderr
+    assert "silent" not in done.stderr
+    scene.wait_empty(10)
+
+
 def test_what_cannot_start_is_refused_before_anything_does(nodes3: Cluster, tmp_path: Path) -> None:
     scene = Scene(nodes3, tmp_path, nodes=[1, 2], extra={1: "slots=2", 2: "slots=1"})
     scene.write("find.py", FIND)

@@ -92,6 +92,7 @@ def test_what_another_config_does_to_a_checkpoint_is_told_or_done(tmp_path: Path
     assert told[6][0] == 2
 
 
-def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_ends_the_run_and_such_weights_are_not_saved(tmp_path: Path) -> None:
     ((code, _, _),) = take(tmp_path, turn(1, "lr: 1e30, weight_decay: 0, name: sgd", resume="false"))
-    assert code == "FloatingPointError: the held-out loss is nan at step 1"
+    assert code == "FloatingPointError: the weights are not finite after step 1: they are not saved"
+    assert not list(tmp_path.rglob("step_*"))
