@@ -18,7 +18,7 @@ from workload.datasets import open_samples
 from workload.group import check_equal_nodes, check_same_config, joined_group, stop_requested
 from workload.machine import check_machine, find_checkpoint_dir
 from workload.metrics import Metrics, find_output_dir
-from workload.profiling import profile_steps
+from workload.profiling import end_at_once, profile_steps
 from workload.refusal import told_in_one_line
 from workload.trackers import open_trackers
 from workload.trainer import Outcome, Trainer
@@ -42,6 +42,8 @@ def main() -> None:
             for idle in find_idle_keys(path, config):
                 console.warn(idle)
             run(config, info, checkpoints, console)
+        if config.profiling.enabled:
+            end_at_once()
 
 
 def run(config: Config, info: NodeInfo, checkpoints: Path, console: Console) -> None:

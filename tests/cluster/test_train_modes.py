@@ -146,6 +146,7 @@ def test_resumed_is_unbroken_in_every_number(tmp_path: Path) -> None:
         assert read_losses(tmp_path / f"{name}_anew", 2) == unbroken
 
 
+@pytest.mark.long
 def test_unequal_nodes_are_refused_alike_before_any_work(tmp_path: Path) -> None:
     two = {"max_steps": 2}
     cases = {"hybrid": fsdp("hybrid_shard", training=two), "full": fsdp("full_shard", training=two)}

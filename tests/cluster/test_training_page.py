@@ -27,6 +27,8 @@ def test_every_command_of_the_page_is_one_that_is_run(text: str) -> None:
     assert {command for command in shown if not command.startswith(OVERLAP)} == tested
 
 
+@pytest.mark.long
+@pytest.mark.timeout(400)
 def test_what_the_page_tells_to_run_ends_well(nodes3: Cluster, tmp_path: Path, text: str) -> None:
     for name in ("scripts", "config"):
         shutil.copytree(PROJECT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

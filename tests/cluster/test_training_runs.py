@@ -24,7 +24,7 @@ launch:
   args: [--config, "{config}"]
   label: goes_on
   env: {OMP_NUM_THREADS: 1}
-training: {max_steps: 120, batch_size: 4, eval_interval: 120, log_interval: 1, seed: 3}
+training: {max_steps: 60, batch_size: 4, eval_interval: 60, log_interval: 1, seed: 3}
 checkpoint: {dir: DIR, interval: 10, keep: 2}
 model: {model_dim: 16, num_layers: 1, num_heads: 2, dropout: 0.1}
 """
@@ -64,7 +64,7 @@ def test_two_nodes_learn_what_holds_for_data_never_seen(nodes3: Cluster, tmp_pat
 
 def test_a_stopped_run_saves_at_one_step_and_goes_on_there(nodes3: Cluster, tmp_path: Path) -> None:
     scene = build_scene(nodes3, tmp_path)
-    scene.write("long.yaml", CONFIG.replace("DIR", "stopped").replace("max_steps: 120", "max_steps: 100000"))
+    scene.write("long.yaml", CONFIG.replace("DIR", "stopped").replace("max_steps: 60", "max_steps: 100000"))
     launcher = scene.start("--config", "long.yaml", "--grace", "30")
     launcher.wait_for_text("step 15 of", 90)
     launcher.send_signal(signal.SIGTERM)
@@ -85,7 +85,7 @@ def test_a_stopped_run_saves_at_one_step_and_goes_on_there(nodes3: Cluster, tmp_
 
 def test_usr1_asks_all_ranks_to_end_early_and_well(nodes3: Cluster, tmp_path: Path) -> None:
     scene = build_scene(nodes3, tmp_path)
-    scene.write("long.yaml", CONFIG.replace("DIR", "early").replace("max_steps: 120", "max_steps: 100000"))
+    scene.write("long.yaml", CONFIG.replace("DIR", "early").replace("max_steps: 60", "max_steps: 100000"))
     launcher = scene.start("--config", "long.yaml")
     launcher.wait_for_text("step 5 of", 90)
     asked = scene.verb("kill", "--signal", "USR1", "--yes")
@@ -107,7 +107,7 @@ def test_a_run_that_lost_a_node_goes_on_from_the_last_checkpoint_with_another(
     scene = build_scene(cluster, tmp_path)
     scene.write("run.yaml", config)
     launcher = scene.start("--config", "run.yaml", "--set", "launch.lost_after_s=3")
-    launcher.wait_for_text("step 33 of", 120)
+    launcher.wait_for_text("step 23 of", 120)
     cluster.kill_node(2)
     broken = launcher.wait(120)
     assert broken.exit_code == 4, broken
@@ -119,11 +119,13 @@ def test_a_run_that_lost_a_node_goes_on_from_the_last_checkpoint_with_another(
     assert done.exit_code == 0, done
     second = {rank: losses(lines) for rank, lines in read_metrics(scene.runs()[-1]).items()}
     first_step = min(second[0])
-    assert 30 < first_step <= reached + 1
+    assert 20 < first_step <= reached + 1
     assert (first_step - 1) % 10 == 0, "it went on from no checkpoint"
     assert sorted(second) == [0, 1]
-    assert all(sorted(steps) == list(range(first_step, 121)) for steps in second.values())
+    assert all(sorted(steps) == list(range(first_step, 61)) for steps in second.values())
 
+    if not shared:
+        return  # that nothing but the steps matches is told by one of the two
     scene.write("whole.yaml", config.replace("/mine", "/whole").replace("dir: mine", "dir: whole"))
     whole = scene.launch("--config", "whole.yaml", timeout_s=180)
     assert whole.exit_code == 0, whole
@@ -137,5 +139,5 @@ def test_unequal_nodes_are_refused_before_anything_starts(nodes3: Cluster, tmp_p
     nodes3.write_list(scene.nodes, {1: "slots=2", 2: "slots=1"}, python=nodes3.python, nodes=(1, 2))
     done = scene.launch("--config", "config/hybrid_shard.yaml")
     assert done.exit_code == 3, done
-    assert f"{nodes3.address(1)}: 2" in done.stderr or f"{nodes3.address(1)} 2" in done.stderr, done.stderr
+    assert f"{nodes3.address(1)} · would start 2, and equal numbers are asked for (config" in done.stderr, done.stderr
     assert not scene.runs() or not list(scene.experiment.glob("logs/*"))
