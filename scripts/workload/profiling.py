@@ -163,7 +163,7 @@ def end_at_once() -> None:
     A process that has profiled is now and then aborted by them (seen with PyTorch 2.13 on busy CPUs: "terminate called
     without an active exception"), and a run that had come to its end is then taken for a failed one.
     """
-    atexit._run_exitfuncs()  # type: ignore[attr-defined] # noqa: SLF001 - what was registered has its turn; there is no public way
+    atexit._run_exitfuncs()  # noqa: SLF001 - what was registered has its turn; there is no public way
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
