@@ -88,6 +88,7 @@ def start(folder: Path, homes: list[tuple[Path, int]], work: Callable[[], Any], 
     pids: list[int] = []
     for node, (home, count) in enumerate(homes):
         home.mkdir(parents=True, exist_ok=True)
+        gpus = ",".join(str(len(pids) + local_rank) for local_rank in range(count))
         for local_rank in range(count):
             rank = len(pids)
             words: dict[str, object] = {
@@ -97,7 +98,8 @@ def start(folder: Path, homes: list[tuple[Path, int]], work: Callable[[], Any], 
                 "LOCAL_WORLD_SIZE": count,
             }
             words |= {"GROUP_RANK": node, "GROUP_WORLD_SIZE": len(homes), "MASTER_ADDR": "127.0.0.1"}
-            words |= {"MASTER_PORT": port, "HOME": home}
+            # Each node of a host with several GPUs has its own.
+            words |= {"MASTER_PORT": port, "HOME": home, "CUDA_VISIBLE_DEVICES": gpus}
             pid = os.fork()
             if not pid:
                 _be_rank(folder, rank, work, {name: str(value) for name, value in words.items()} | env)
