@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -21,16 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ranks import pick_port
+
 PROJECT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 """No start of ranks in these tests takes more than 5 s on an idle machine of two cores."""
-
-
-def pick_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-    return port
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -11,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]
+from ranks import PROJECT, build_environments
 
 
 @dataclass(frozen=True)
@@ -31,16 +29,11 @@ class Ranks:
     ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        places = [(node, local) for node, count in enumerate(nodes) for local in range(count)]
-        port = pick_port()
         self.processes = []
-        for rank, (node, local) in enumerate(places):
-            told = {"RANK": rank, "WORLD_SIZE": len(places), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": nodes[node]}
-            told |= {"GROUP_RANK": node, "GROUP_WORLD_SIZE": len(nodes), "MASTER_PORT": port}
-            full = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-            full |= {name: str(value) for name, value in told.items()}
-            full |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT)}
-            full |= {"TORCHELASTIC_ERROR_FILE": str(folder / f"error_{rank}.json"), **(env or {})}
+        for rank, place in enumerate(build_environments(tuple(nodes))):
+            full = {name: value for name, value in place.items() if name != "PYTHONDONTWRITEBYTECODE"}
+            full |= {"PYTHONPATH": str(PROJECT), "TORCHELASTIC_ERROR_FILE": str(folder / f"error_{rank}.json")}
+            full |= env or {}
             with (folder / f"out_{rank}").open("w") as out, (folder / f"err_{rank}").open("w") as err:
                 self.processes.append(subprocess.Popen([sys.executable, *words], stdout=out, stderr=err, env=full))
 
@@ -57,13 +50,6 @@ class Ranks:
                 process.kill()
                 process.wait()
         return [Ended(code, self.text(rank), self.text(rank, "err")) for rank, code in enumerate(codes)]
-
-
-def pick_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-    return port
 
 
 def start_ranks(folder: Path, nodes: Sequence[int], script: str, **env: str) -> Ranks:

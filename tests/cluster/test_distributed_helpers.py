@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from cluster import wait_for
-from ranks_by_hand import pick_port, start_ranks
+from ranks import pick_port
+from ranks_by_hand import start_ranks
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import socket
 import struct
 import subprocess
 import sys
@@ -15,36 +13,27 @@ from typing import Any
 
 import pytest
 import yaml
+from ranks import PROJECT, build_environments
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = pytest.mark.torch
 
-PROJECT = Path(__file__).resolve().parents[2]
 RANKS = 2
 DEADLINE_S = 100
-
-
-def pick_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-    return port
 
 
 def run_ranks(folder: Path, *words: object, **more: str) -> list[tuple[int, str]]:
     """Run a program as two ranks on two nodes; give each one's exit code and what it wrote."""
     folder.mkdir(exist_ok=True)
-    shared = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "TORCHELASTIC_"))}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(pick_port()), "OMP_NUM_THREADS": "1"}
-    shared |= {"WORLD_SIZE": str(RANKS), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": str(RANKS)}
-    shared |= {"AORTA_OUTPUT_DIR": str(folder / "outputs"), "AORTA_RUN_ID": "run-k3f9", **more}
+    more = {"AORTA_OUTPUT_DIR": str(folder / "outputs"), "AORTA_RUN_ID": "run-k3f9", **more}
     logs = [folder / f"log_{rank}" for rank in range(RANKS)]
     ranks = []
-    for number, log in enumerate(logs):
-        own = dict.fromkeys(("RANK", "GROUP_RANK", "AORTA_NODE_RANK"), str(number))
+    for log, place in zip(logs, build_environments((1,) * RANKS, **more), strict=True):
+        env = {name: value for name, value in place.items() if not name.startswith(("WANDB_", "TORCHELASTIC_"))}
+        env |= {name: value for name, value in more.items() if name.startswith("WANDB_")}
         with log.open("w") as out:
             command = [sys.executable, *map(str, words)]
-            ranks.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=shared | own))
+            ranks.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env))
     try:
         codes = [rank.wait(DEADLINE_S) for rank in ranks]
     finally:
