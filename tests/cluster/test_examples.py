@@ -79,6 +79,7 @@ def find_rank(cluster: Cluster, k: int, script: str) -> int:
     )
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_from_its_snapshot_with_a_node_that_never_saw_it(nodes3: Cluster, tmp_path: Path) -> None:
     scene = build_scene(nodes3, tmp_path)
     words = ("examples/torchrun_snapshot.py", "--snapshot", f"{folder_of(tmp_path)}.pt", "--epochs")
