@@ -108,7 +108,7 @@ def test_the_helper_library_stops_at_one_step_and_goes_on_there(nodes3: Cluster,
     scene = build_scene(nodes3, tmp_path, {1: 1, 2: 2})
     words = ["examples/distributed_train.py", "--checkpoints", folder_of(tmp_path), "--epochs"]
     launcher = scene.start(*words, "100000")
-    launcher.wait_for_text("step 12 of", 90)
+    launcher.wait_for_text("step 12, epoch", 90)
     launcher.send_signal(signal.SIGTERM)
     stopped = launcher.wait(60)
     assert stopped.exit_code == 143, stopped
