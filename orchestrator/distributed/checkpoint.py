@@ -67,11 +67,7 @@ class Checkpointer:
             raise DistributedError("the directory of checkpoints has no name")
         if os.path.expanduser(self._named).startswith("~"):  # noqa: PTH111 - as above
             raise DistributedError(f"nobody's home is known for {self._named}")
-        ours = Path("~/.aorta").expanduser()
-        pushed = os.environ.get("AORTA_PUSHED")
-        # A project that is a whole home holds ~/.aorta too, which no push touches.
-        project = Path(pushed) if pushed and ours not in self._folder.parents else None
-        on_disk.check_place(self._folder, os.environ.get("AORTA_OUTPUT_DIR"), [ours / "runs"], project)
+        on_disk.refuse_place(self._folder)
 
     def close(self) -> None:
         """Give the directory back to other runs; a save afterwards is not guarded."""

@@ -223,6 +223,19 @@ def render_free(folder: Path) -> str:
         return ""
 
 
+def refuse_place(directory: Path) -> None:
+    """Refuse a directory that the run of this process would lose, by what the launcher says of the run.
+
+    Raises:
+        DistributedError: as check_place.
+    """
+    ours = Path("~/.aorta").expanduser()
+    pushed = os.environ.get("AORTA_PUSHED")
+    # A project that is a whole home holds ~/.aorta too, which no push touches.
+    project = Path(pushed) if pushed and ours not in directory.parents else None
+    check_place(directory, os.environ.get("AORTA_OUTPUT_DIR"), [ours / "runs"], project)
+
+
 def check_place(directory: Path, outputs: str | None, runs: Iterable[Path], project: Path | None = None) -> None:
     """Refuse a directory that ends with the run, that is collected from the node, or that a push may clear.
 

@@ -37,18 +37,20 @@ def carrier() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def _exchange_sizes(packed: torch.Tensor, whole: bool, world_size: int, group: Any = None) -> list[int]:  # noqa: FBT001 - as pack gives it
-    # Below 0 for a rank whose object cannot be sent: all have to know.
-    mine = packed.numel() if whole else -packed.numel()
-    sizes = [torch.zeros(1, dtype=torch.int64, device=packed.device) for _ in range(world_size)]
-    torch_distributed.all_gather(sizes, torch.tensor([mine], dtype=torch.int64, device=packed.device), group=group)
-    return [int(size.item()) for size in sizes]
+def _prepare(thing: Any, world_size: int, group: Any) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """Pack an object; give its bytes, the same as long as the longest of all ranks', and the sizes of all.
 
-
-def _pad(packed: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    A size is below 0 for a rank whose object cannot be sent: all have to know.
+    """
+    data, whole = pack(thing)
+    packed = data.to(carrier())
+    mine = torch.tensor([packed.numel() if whole else -packed.numel()], dtype=torch.int64, device=packed.device)
+    told = [torch.zeros_like(mine) for _ in range(world_size)]
+    torch_distributed.all_gather(told, mine, group=group)
+    sizes = [int(size.item()) for size in told]
     padded = torch.zeros(max(abs(size) for size in sizes), dtype=torch.uint8, device=packed.device)
     padded[: packed.numel()] = packed
-    return padded
+    return packed, padded, sizes
 
 
 def _unpack_all(parts: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[Any]:
@@ -64,10 +66,7 @@ def gather_all(thing: Any, world_size: int, group: Any = None) -> list[Any]:
     Raises:
         DistributedError: on every rank, when one of the objects cannot be pickled.
     """
-    data, whole = pack(thing)
-    packed = data.to(carrier())
-    sizes = _exchange_sizes(packed, whole, world_size, group)
-    padded = _pad(packed, sizes)
+    _, padded, sizes = _prepare(thing, world_size, group)
     parts = [torch.empty_like(padded) for _ in range(world_size)]
     torch_distributed.all_gather(parts, padded, group=group)
     return _unpack_all(parts, sizes)
@@ -79,10 +78,7 @@ def gather_to(thing: Any, world_size: int, rank: int, dst: int, group: Any = Non
     Raises:
         DistributedError: on every rank, when one of the objects cannot be pickled.
     """
-    data, whole = pack(thing)
-    packed = data.to(carrier())
-    sizes = _exchange_sizes(packed, whole, world_size, group)
-    padded = _pad(packed, sizes)
+    packed, padded, sizes = _prepare(thing, world_size, group)
     parts = [torch.empty_like(padded) for _ in range(world_size)] if rank == dst else None
     torch_distributed.gather(padded, parts, dst=dst, group=group)
     if parts is not None:

@@ -9,34 +9,12 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import NotReadyError
 from orchestrator.plan.accelerate import CONFIG_NAME, CONFIG_TEXT, build_accelerate_words, build_torchrun_values
 from orchestrator.plan.command import build_command_env, build_command_words
-from orchestrator.plan.paths import NodePaths
-from orchestrator.plan.torchrun import build_agent_words
+from orchestrator.plan.seat import AgentSeat
+from orchestrator.plan.torchrun import build_torchrun_words
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
     from orchestrator.values import Node
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentSeat:
-    """What the agent of one node has to know."""
-
-    settings: Settings
-    python: str
-    run_name: str
-    node_count: int
-    node_rank: int
-    processes: int
-    first_rank: int
-    world_size: int
-    master_addr: str
-    master_port: int
-    paths: NodePaths
-    torchrun_flags: Sequence[str]
-    script: Sequence[str]
-    """The script or -m module and its arguments; empty for a command."""
-    placeholders: Mapping[str, str]
-    """Those that arguments and environment values know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,37 +37,9 @@ def build_agent(seat: AgentSeat) -> AgentPlan:
     if seat.settings.agent == "command":
         return _build_command(seat)
     if seat.settings.agent == "accelerate":
-        return _build_accelerate(seat)
-    argv = build_agent_words(
-        python=seat.python,
-        settings=seat.settings,
-        run_name=seat.run_name,
-        node_count=seat.node_count,
-        node_rank=seat.node_rank,
-        processes=seat.processes,
-        master_addr=seat.master_addr,
-        master_port=seat.master_port,
-        paths=seat.paths,
-        torchrun_flags=seat.torchrun_flags,
-        script=seat.script,
-    )
-    return AgentPlan(argv=argv, env={})
-
-
-def _build_accelerate(seat: AgentSeat) -> AgentPlan:
-    argv = build_accelerate_words(
-        python=seat.python,
-        settings=seat.settings,
-        node_count=seat.node_count,
-        node_rank=seat.node_rank,
-        world_size=seat.world_size,
-        master_addr=seat.master_addr,
-        master_port=seat.master_port,
-        paths=seat.paths,
-        script=seat.script,
-    )
-    env = build_torchrun_values(seat.run_name, seat.settings, seat.torchrun_flags)
-    return AgentPlan(argv=argv, env=env, files=((CONFIG_NAME, CONFIG_TEXT),))
+        files = ((CONFIG_NAME, CONFIG_TEXT),)
+        return AgentPlan(argv=build_accelerate_words(seat), env=build_torchrun_values(seat), files=files)
+    return AgentPlan(argv=build_torchrun_words(seat), env={})
 
 
 def _build_command(seat: AgentSeat) -> AgentPlan:
@@ -103,16 +53,7 @@ def _build_command(seat: AgentSeat) -> AgentPlan:
         "world_size": str(seat.world_size),
         "first_rank": str(seat.first_rank),
     }
-    env = build_command_env(
-        master_addr=seat.master_addr,
-        master_port=seat.master_port,
-        node_count=seat.node_count,
-        node_rank=seat.node_rank,
-        processes=seat.processes,
-        paths=seat.paths,
-        run_name=seat.run_name,
-    )
-    return AgentPlan(argv=build_command_words(seat.settings.command, values), env=env)
+    return AgentPlan(argv=build_command_words(seat.settings.command, values), env=build_command_env(seat))
 
 
 def find_unequal(nodes: Sequence[Node], counts: Sequence[int], settings: Settings) -> str:

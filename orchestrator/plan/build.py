@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import NotReadyError
-from orchestrator.plan.agents import AgentPlan, AgentSeat, build_agent, refuse_unequal
+from orchestrator.plan.agents import AgentPlan, build_agent, refuse_unequal
 from orchestrator.plan.environment import build_env, build_run_values
 from orchestrator.plan.gpus import build_gpu_memory
 from orchestrator.plan.paths import NodePaths, file_name
 from orchestrator.plan.placeholders import replace_placeholders, speaks_for_config
 from orchestrator.plan.ranks import build_first_ranks, count_all
+from orchestrator.plan.seat import AgentSeat
 from orchestrator.plan.torchrun import build_script
 from orchestrator.values import EnvValue, Node, NodePlan, Plan
 

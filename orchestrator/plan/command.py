@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.plan.paths import NodePaths
 from orchestrator.plan.placeholders import check_command_names, replace_in_command
+from orchestrator.plan.seat import AgentSeat
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
@@ -76,25 +76,16 @@ def build_command_words(command: Sequence[str], values: Mapping[str, str]) -> tu
     return words
 
 
-def build_command_env(
-    *,
-    master_addr: str,
-    master_port: int,
-    node_count: int,
-    node_rank: int,
-    processes: int,
-    paths: NodePaths,
-    run_name: str,
-) -> dict[str, str]:
+def build_command_env(seat: AgentSeat) -> dict[str, str]:
     """Build what a command finds in its environment.
 
     RANK, LOCAL_RANK and WORLD_SIZE are not in it: whether the command is a rank itself or starts some, it alone knows.
     """
     return {
-        "MASTER_ADDR": master_addr,
-        "MASTER_PORT": str(master_port),
-        "NNODES": str(node_count),
-        "NODE_RANK": str(node_rank),
-        "NPROC_PER_NODE": str(processes),
-        "TORCHELASTIC_ERROR_FILE": f"{paths.ranks}/{run_name}_{FOLDER}/attempt_0/0/error.json",
+        "MASTER_ADDR": seat.master_addr,
+        "MASTER_PORT": str(seat.master_port),
+        "NNODES": str(seat.node_count),
+        "NODE_RANK": str(seat.node_rank),
+        "NPROC_PER_NODE": str(seat.processes),
+        "TORCHELASTIC_ERROR_FILE": f"{seat.paths.ranks}/{seat.run_name}_{FOLDER}/attempt_0/0/error.json",
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.plan.command import check_agent
-from orchestrator.plan.paths import NodePaths
+from orchestrator.plan.seat import AgentSeat
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
@@ -48,39 +48,30 @@ def place_script(script: str, project: str) -> str:
     return inside
 
 
-def build_agent_words(
-    *,
-    python: str,
-    settings: Settings,
-    run_name: str,
-    node_count: int,
-    node_rank: int,
-    processes: int,
-    master_addr: str,
-    master_port: int,
-    paths: NodePaths,
-    torchrun_flags: Sequence[str],
-    script: Sequence[str],
-) -> tuple[str, ...]:
+def build_torchrun_words(seat: AgentSeat) -> tuple[str, ...]:
     """Build one node's agent line: the interpreter, torchrun's own words, the script's words."""
-    address = f"[{master_addr}]" if ":" in master_addr else master_addr
     options = {
-        "--nnodes": str(node_count),
-        "--node-rank": str(node_rank),
-        "--nproc-per-node": str(processes),
-        "--master-addr": address,
-        "--master-port": str(master_port),
-        "--rdzv-id": run_name,
-        "--rdzv-conf": f"timeout={math.ceil(settings.join_timeout_s)}",
+        "--nnodes": str(seat.node_count),
+        "--node-rank": str(seat.node_rank),
+        "--nproc-per-node": str(seat.processes),
+        "--master-addr": seat.master_host,
+        "--master-port": str(seat.master_port),
+        "--rdzv-id": seat.run_name,
+        "--rdzv-conf": seat.rdzv_conf,
         "--max-restarts": "0",
         "--monitor-interval": "0.1",
         "--redirects": "3",
-        "--log-dir": str(paths.ranks),
+        "--log-dir": str(seat.paths.ranks),
     }
-    newer = {"--shutdown-timeout": str(math.ceil(settings.grace_s)), "--signals-to-handle": "SIGTERM,SIGINT"}
-    options |= {flag: value for flag, value in newer.items() if flag in torchrun_flags}
-    words = [python, "-m", "torch.distributed.run", *(word for pair in options.items() for word in pair)]
-    return (*words, *_guard(script))
+    options |= build_newer_options(seat)
+    words = [seat.python, "-m", "torch.distributed.run", *(word for pair in options.items() for word in pair)]
+    return (*words, *_guard(seat.script))
+
+
+def build_newer_options(seat: AgentSeat) -> dict[str, str]:
+    """Build the options that not every torchrun has: those that the node's own knows."""
+    newer = {"--shutdown-timeout": str(math.ceil(seat.settings.grace_s)), "--signals-to-handle": "SIGTERM,SIGINT"}
+    return {flag: value for flag, value in newer.items() if flag in seat.torchrun_flags}
 
 
 def _guard(script: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from orchestrator.distributed import DistributedError
+from orchestrator.distributed.checkpoint_disk import refuse_place
 from workload.schema import ConfigError
 
 if TYPE_CHECKING:
@@ -64,25 +66,14 @@ def find_checkpoint_dir(given: str | None, config: Path | None) -> Path:
     try:
         asked = Path(given or name).expanduser()
         folder = Path(os.path.normpath(base / asked))
-        real = folder.resolve()
+        folder.resolve()
         folder.exists()
     except (OSError, RuntimeError, ValueError) as error:  # nobody's home, links in a circle, a NUL, half a character
         raise ConfigError(f"checkpoint.dir: {given!a} is no folder that can be used: {error}") from None
     if not asked.is_absolute() and base not in folder.parents:
         raise ConfigError(f"checkpoint.dir: {given!a} leads out of {base}, where relative ones lie; give a whole path")
-    for inside, why in _find_forbidden():
-        if real == inside or inside in real.parents:
-            raise ConfigError(f"checkpoint.dir: {folder} lies in {why}; name a folder outside, or a relative one")
+    try:
+        refuse_place(folder)
+    except DistributedError as error:
+        raise ConfigError(f"checkpoint.dir: {folder}: {error}") from None
     return folder
-
-
-def _find_forbidden() -> list[tuple[Path, str]]:
-    pushed = os.environ.get("AORTA_PUSHED")
-    found = [(Path(pushed).resolve(), "the project, which every launch pushes anew")] if pushed else []
-    outputs = os.environ.get("AORTA_OUTPUT_DIR")
-    if outputs:
-        folder = Path(outputs).resolve()
-        found.append((folder, "the outputs, which are collected and differ from run to run"))
-        if "AORTA_RUN_ID" in os.environ:
-            found.append((folder.parent, "the folder of one run, which the next one does not see"))
-    return found

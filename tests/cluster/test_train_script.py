@@ -121,7 +121,12 @@ def test_verify_adds_up_uneven_nodes_and_shows_each_place(tmp_path: Path) -> Non
         pytest.param({"distributed": {"backend": "mpi"}}, "has no mpi", {}, marks=pytest.mark.long),
         pytest.param({"distributed": {"backend": "nccl"}}, "backend: nccl needs a GPU", {}, marks=pytest.mark.long),
         pytest.param({"training": {"mixed_precision": "fp16"}}, "fp16 needs a GPU", {}, marks=pytest.mark.long),
-        pytest.param({"checkpoint": {"dir": str(PROJECT / "kept")}}, "lies in the project", {}, marks=pytest.mark.long),
+        pytest.param(
+            {"checkpoint": {"dir": str(PROJECT / "kept")}},
+            "lies in the pushed project",
+            {"AORTA_PUSHED": str(PROJECT)},
+            marks=pytest.mark.long,
+        ),
         pytest.param({"compile": {"enabled": True, "backend": "no"}}, "backend: no is not", {}, marks=pytest.mark.long),
         pytest.param({}, "crashes DDP over gloo", {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, marks=pytest.mark.long),
         pytest.param({}, "MASTER_ADDR is not set", {"MASTER_ADDR": ""}, marks=pytest.mark.long),
