@@ -25,7 +25,7 @@ from orchestrator.phases.exercise import Crew
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.levels import measure_levels
 from orchestrator.phases.mesh import measure_mesh
-from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
+from orchestrator.phases.preflight import Proof, ask_for_port, probe_nodes, prove_addresses
 from orchestrator.phases.record import Record
 from orchestrator.phases.run import new_run_id, run_on
 from orchestrator.phases.saved import read_answers, refuse_unmeasured, write_answers
@@ -158,6 +158,9 @@ def survey_nodes(
         links = connect(nodes, settings, done)
     # The run may replace a link that broke: close what is in the list at the end.
     undo.callback(close_links, links)
+    # The head's port needs none of the facts: it is taken meanwhile.
+    question = ask_for_port(links[0], settings)
+    undo.callback(question.close)
     with talk.waiting(f"asking {size}", names) as done:
         answers = probe_nodes(links, settings, done, env)
     facts = [answer.facts for answer in answers]
@@ -165,9 +168,7 @@ def survey_nodes(
         # Already now: a node that is lost in what follows must not cost the report.
         write_answers(settings.save_facts, nodes, answers, Survey())
     with talk.waiting(f"proving the addresses of {size}"):
-        proof = prove_addresses(links, nodes, facts, settings)
-    if proof.hold is not None:
-        undo.callback(proof.hold.close)
+        proof = prove_addresses(links, nodes, facts, settings, question)
     named = tuple(named_interfaces(node, rank, env) for rank, node in enumerate(nodes))
     survey = Survey(reach=proof.reach, named_interfaces=named)
     if proof.places and settings.check:

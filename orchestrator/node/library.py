@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
-from typing import Dict
+from typing import Dict, Mapping, Union
 
 LIBRARY = "library"
 PACKAGE = "orchestrator.distributed"
 
 
-def install(folder: str, modules: Dict[str, str]) -> None:
+def install(folder: str, modules: Mapping[str, Union[str, bytes]]) -> None:
     """Write the library's modules below a run folder.
 
     The package above it gets no __init__.py: so it is a namespace, which any installed or pushed package hides.
     """
     for name, text in modules.items():
-        if name != PACKAGE and not name.startswith(PACKAGE + "."):
+        if not is_of(name) or not isinstance(text, str):
             continue
         parts = name.split(".")
         place = os.path.join(folder, LIBRARY, *parts[:2])
         os.makedirs(place, mode=0o700, exist_ok=True)
         with open(os.path.join(place, "%s.py" % (".".join(parts[2:]) or "__init__")), "w", encoding="utf-8") as file:
             file.write(text)
+
+
+def is_of(name: str) -> bool:
+    """Tell a module of the library from those of the launcher."""
+    return name == PACKAGE or name.startswith(PACKAGE + ".")
 
 
 def put_behind(env: Dict[str, str], folder: str) -> Dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import marshal
 import os
 import select
 import signal
@@ -14,11 +15,18 @@ from orchestrator.node import library, pump, runfolder
 from orchestrator.node.wire import Wire
 
 READY_S = 30.0
+RANK_HOOK = "orchestrator.node.rank_hook_site"
+"""The ranks' Python runs it, whichever that is: it comes as source."""
 STARTER = """import os, sys
-sys.dont_write_bytecode = True
 here = os.path.dirname(os.path.abspath(__file__))
 os.chdir(here)
-sys.path.insert(0, os.path.join(here, "program"))
+import marshal
+with open(os.path.join(here, "program", "modules"), "rb") as file:
+    modules = marshal.load(file)
+first = modules["orchestrator.node.boot"]
+boot = {"__name__": "boot"}
+exec(compile(first, "boot.py", "exec") if isinstance(first, str) else marshal.loads(first), boot)
+boot["begin"](modules)
 import json
 from orchestrator.node import serve
 ready = int(sys.argv[1])
@@ -30,7 +38,7 @@ serve.serve(order, ready)
 """
 
 
-def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
+def main(request: dict[str, Any], wire: Wire, modules: dict[str, str | bytes]) -> None:
     """Start the supervisor, say ready, then pump until the run on this node is over."""
     folder = request["run_folder"]
     status = runfolder.read_status(folder)
@@ -61,32 +69,32 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
             "grace_s": request["grace_s"],
         },
         wire,
-        modules,
+        {},
     )
 
 
-def prepare_folder(folder: str, request: dict[str, Any], modules: dict[str, str]) -> None:
+def prepare_folder(folder: str, request: dict[str, Any], modules: dict[str, str | bytes]) -> None:
     """Write the supervisor's program, the ranks' library and the files of the plan; the order is not written: it holds secrets."""
     runfolder.make_run_folder(folder)
     program = os.path.join(folder, "program", "orchestrator", "node")
     os.makedirs(program, mode=0o700, exist_ok=True)
     library.install(folder, modules)
-    for name, text in modules.items():
-        if name.startswith(library.PACKAGE):
-            continue
-        parts = name.split(".")[1:]
-        path = os.path.join(folder, "program", "orchestrator", *parts)
-        path = os.path.join(path, "__init__.py") if os.path.isdir(path) else path + ".py"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    with open(os.path.join(folder, "supervisor.py"), "w", encoding="utf-8") as file:
-        file.write(STARTER)
+    own = {name: modules[name] for name in request["supervisor"]}
+    # One file, in the very form in which it came: for this Python, and with nothing left to compile.
+    with open(os.path.join(folder, "program", "modules"), "wb") as file:
+        marshal.dump(own, file)
+    text = modules.get(RANK_HOOK)
+    if isinstance(text, str):
+        with open(os.path.join(program, "rank_hook_site.py"), "w", encoding="utf-8") as source:
+            source.write(text)
+    with open(os.path.join(folder, "supervisor.py"), "w", encoding="utf-8") as starter:
+        starter.write(STARTER)
     files = dict(request.get("files") or {})
     if request.get("config") is not None:
         files["config.yaml"] = request["config"]
     for name, text in files.items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
+            out.write(text)
     for name in ("agent.out", "agent.err", "agent_error.json"):
         path = os.path.join(folder, name)
         if os.path.exists(path):

@@ -31,6 +31,8 @@ class Wire:
         self.out = os.dup(1)
         self._lines = Lines()
         self._orders: list[dict[str, Any]] = []
+        self.early = b""
+        """What somebody else has read from stdin before us."""
         # A stray print of a library must not land between two frames.
         os.dup2(2, 1)
         write_all(self.out, b"AORTA " + nonce.encode() + b"\n")
@@ -48,13 +50,15 @@ class Wire:
 
     def ready_orders(self) -> list[dict[str, Any]] | None:
         """Take what has come after stdin polled readable; None when the launch host has closed its end."""
+        if self.early:
+            self._fill()
         if not self._fill():
             return None
         orders, self._orders = self._orders, []
         return orders
 
     def _fill(self) -> bool:
-        data = os.read(0, 1 << 16)
+        data, self.early = self.early or os.read(0, 1 << 16), b""
         self._orders += self._lines.feed(data)
         return bool(data)
 

@@ -62,15 +62,39 @@ class Proof:
     hold: PortHold | None
 
 
-def prove_addresses(links: Sequence[Link], nodes: Sequence[Node], facts: Sequence[Facts], settings: Settings) -> Proof:
+@dataclass(frozen=True)
+class PortQuestion:
+    """The head is asked for a port; it needs to know nothing of the other nodes for that."""
+
+    channel: Channel
+    nonce: str
+
+    def close(self) -> None:
+        """Let go of the port, if there is one."""
+        self.channel.close()
+
+
+def ask_for_port(link: Link, settings: Settings) -> PortQuestion:
+    """Let the head hold a port, and do not wait for its answer."""
+    nonce, head = secrets.token_hex(16), link.node
+    names = [head.addr] if head.addr and not is_numeric(head.addr) else []
+    return PortQuestion(link.open("hold", {"port": settings.master_port, "nonce": nonce, "names": names}), nonce)
+
+
+def prove_addresses(
+    links: Sequence[Link],
+    nodes: Sequence[Node],
+    facts: Sequence[Facts],
+    settings: Settings,
+    question: PortQuestion | None = None,
+) -> Proof:
     """Hold a port on the head and let every node come to it; the hold stays open in the proof.
 
     Raises:
         LinkLostError: a node does not answer.
     """
-    nonce = secrets.token_hex(16)
-    names = [nodes[0].addr] if nodes[0].addr and not is_numeric(nodes[0].addr) else []
-    channel = links[0].open("reach", {"act": "hold", "port": settings.master_port, "nonce": nonce, "names": names})
+    question = question or ask_for_port(links[0], settings)
+    channel, nonce = question.channel, question.nonce
     try:
         held = read_frame(channel, nodes[0].name, ANSWER_S).header
         if "trouble" in held:
@@ -162,7 +186,7 @@ def _try_candidates(
     """Try the likeliest address from everywhere; the others only when it does not do for all."""
     attempts: list[dict[str, Attempt]] = [{} for _ in nodes]
     for batch in (candidates[:1], candidates[1:]):
-        request = {"act": "test", "candidates": list(batch), "port": port, "nonce": nonce, "limit_s": TEST_S}
+        request = {"candidates": list(batch), "port": port, "nonce": nonce, "limit_s": TEST_S}
         if not batch:
             continue
 

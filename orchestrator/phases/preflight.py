@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.facts import Facts, parse_facts
-from orchestrator.phases.addresses import Place, PortHold, Proof, is_numeric, prove_addresses
+from orchestrator.phases.addresses import Place, PortHold, Proof, ask_for_port, is_numeric, prove_addresses
 from orchestrator.phases.script import ask_of_node, ask_of_script
 from orchestrator.phases.workdir import folder_words
 from orchestrator.settings import Settings
@@ -17,9 +17,11 @@ from orchestrator.transport.answers import read_frame
 from orchestrator.transport.fanout import fan_out, nobody
 from orchestrator.values import EnvValue
 
-__all__ = ["Place", "PortHold", "Proof", "probe_nodes", "prove_addresses"]
+__all__ = ["Place", "PortHold", "Proof", "ask_for_port", "probe_nodes", "prove_addresses"]
 
 CLOCK_ROUNDS = 5
+CLOCK_S = 0.02
+"""For the rounds after the first."""
 PROBE_S = 45.0
 """More than the probe's own limits together; they hold on the node."""
 
@@ -71,8 +73,7 @@ def _probe_node(
     began = time.monotonic()
     channel = link.open("probe", request)
     try:
-        clock = min((_ask_clock(channel, link.node.name) for _ in range(CLOCK_ROUNDS)), key=lambda pair: pair[1])
-        channel.send({"op": "answer"})
+        clock = _measure_clock(channel, link.node.name)
         answer = read_frame(channel, link.node.name, PROBE_S).header
     finally:
         channel.close()
@@ -81,6 +82,19 @@ def _probe_node(
     if facts.control_python:
         link.pythons = (facts.control_python,)
     return NodeAnswer(raw=answer, clock=clock, took_s=took_s, facts=facts)
+
+
+def _measure_clock(channel: Channel, where: str) -> tuple[float, float]:
+    """Measure how far the node's clock is ahead of ours and how wrong that can be, then ask for the answer."""
+    # The first one waits for the program's start and tells little.
+    rounds = [_ask_clock(channel, where)]
+    until = time.monotonic() + CLOCK_S
+    while len(rounds) < CLOCK_ROUNDS:
+        rounds.append(_ask_clock(channel, where))
+        if time.monotonic() > until:
+            break  # a long way: more of them would take longer than the facts
+    channel.send({"op": "answer"})
+    return min(rounds, key=lambda pair: pair[1])
 
 
 def _ask_clock(channel: Channel, where: str) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import AortaError, LinkLostError, NodeError
 from orchestrator.plan.environment import CLEARED
 from orchestrator.transport import Channel
+from orchestrator.transport.cargo import list_supervisors
 from orchestrator.transport.fanout import fan_out
 from orchestrator.values import NodePlan, Plan
 
@@ -43,6 +44,7 @@ def build_order(plan: Plan, node: NodePlan, settings: Settings) -> dict[str, Any
         "argv": list(node.argv),
         "env": {variable.name: variable.value for variable in node.env},
         "cleared": list(CLEARED),
+        "supervisor": list_supervisors(),
     }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from orchestrator.errors import NodeError
 from orchestrator.transport import Frame
-from orchestrator.transport.program import NO_PYTHON
+from orchestrator.transport.program import NO_PYTHON, WISH
 
 NOISE_LIMIT = 1 << 20
 """A login shell may print this much before the marker; more is no banner."""
@@ -15,8 +16,10 @@ NOISE_LIMIT = 1 << 20
 class FrameReader:
     """Collects bytes, gives whole frames; skips what a noisy shell printed before the marker."""
 
-    def __init__(self, nonce: str, where: str) -> None:
+    def __init__(self, nonce: str, where: str, send_sources: Callable[[], None] | None = None) -> None:
         self._marker = b"AORTA " + nonce.encode() + b"\n"
+        self._wish = WISH + nonce.encode() + b"\n"
+        self._send_sources = send_sources
         self._where = where
         self._started = False
         self._data = bytearray()
@@ -39,6 +42,10 @@ class FrameReader:
             self._skip_noise()
 
     def _skip_noise(self) -> None:
+        if self._send_sources is not None and (place := self._data.find(self._wish)) >= 0:
+            del self._data[: place + len(self._wish)]
+            send, self._send_sources = self._send_sources, None
+            send()
         place = self._data.find(self._marker)
         if place >= 0:
             del self._data[: place + len(self._marker)]

@@ -7,6 +7,7 @@ import os
 import secrets
 import selectors
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,8 @@ from orchestrator.errors import LinkLostError
 from orchestrator.transport import Channel, Frame, RsyncTarget
 from orchestrator.transport.answers import read_answer
 from orchestrator.transport.frames import FrameReader
-from orchestrator.transport.program import first_bytes, remote_words
+from orchestrator.transport.porter import Programs
+from orchestrator.transport.program import first_bytes, remote_words, source_bytes
 from orchestrator.values import Node
 
 CHUNK = 1 << 18
@@ -27,7 +29,8 @@ class LocalChannel:
     def __init__(self, node: Node, program: str, request: Mapping[str, Any], pythons: tuple[str, ...]) -> None:
         nonce = secrets.token_hex(8)
         self._where = node.name
-        self._frames = FrameReader(nonce, node.name)
+        self._sending = threading.Lock()
+        self._frames = FrameReader(nonce, node.name, lambda: self._write(source_bytes()))
         self._process = subprocess.Popen(
             remote_words(pythons),
             stdin=subprocess.PIPE,
@@ -48,8 +51,9 @@ class LocalChannel:
         assert self._process.stdin is not None
         view = memoryview(data)
         try:
-            while view:
-                view = view[self._process.stdin.write(view) :]
+            with self._sending:
+                while view:
+                    view = view[self._process.stdin.write(view) :]
         except (OSError, ValueError) as error:
             raise LinkLostError(what=f"the program on this machine is gone ({error})", where=self._where) from error
 
@@ -58,17 +62,21 @@ class LocalChannel:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while (frame := self._frames.next()) is None:
             left = None if end is None else max(0.0, end - time.monotonic())
-            if not self._selector.select(left):
+            try:
+                ready = self._selector.select(left)
+                data = os.read(self._out, CHUNK) if ready else b""
+            except (OSError, ValueError, RuntimeError):
+                return None  # closed while we waited, by whoever closes the link
+            if not ready:
                 raise TimeoutError
-            data = os.read(self._out, CHUNK)
             if not data:
                 return None
             self._frames.feed(data)
         return frame
 
-    def send(self, order: Mapping[str, Any]) -> None:
-        """Send one order as a JSON line."""
-        self._write(json.dumps(order).encode() + b"\n")
+    def send(self, order: Mapping[str, Any], body: bytes = b"") -> None:
+        """Send one order as a JSON line, and what belongs behind it."""
+        self._write(json.dumps(order).encode() + b"\n" + body)
 
     def close(self) -> None:
         """Close our end and wait for the program's."""
@@ -90,10 +98,11 @@ class LocalLink:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.pythons: tuple[str, ...] = ()
+        self._programs = Programs(node.name, lambda program, asked: LocalChannel(node, program, asked, self.pythons))
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start a program of orchestrator.node and keep it."""
-        return LocalChannel(self.node, program, request, self.pythons)
+        return self._programs.open(program, request)
 
     def call(self, program: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Run a program of orchestrator.node to its single answer."""
@@ -104,4 +113,5 @@ class LocalLink:
         return RsyncTarget(shell=(), prefix="")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """End what runs here for this link alone."""
+        self._programs.close()

@@ -21,6 +21,7 @@ from orchestrator.errors import AortaError, LinkError, LinkLostError, SilentErro
 from orchestrator.transport import Channel, RsyncTarget
 from orchestrator.transport.answers import read_answer
 from orchestrator.transport.hostkeys import KnownHosts
+from orchestrator.transport.porter import Programs
 from orchestrator.transport.ssh_channel import SshChannel
 from orchestrator.transport.ssh_dial import Deadline, DroppedError, Proxy, Resolved, await_greeting, dial, resolve
 from orchestrator.transport.ssh_hostkey import HostKeyRule, prefer_known_types, user_files
@@ -251,9 +252,14 @@ class SshLink:
         self.pythons: tuple[str, ...] = ()
         self._connection = connection
         self._timeout_s = timeout_s
+        self._programs = Programs(node.name, self._start)
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start a program of orchestrator.node and keep it."""
+        return self._programs.open(program, request)
+
+    def _start(self, program: str, request: Mapping[str, Any]) -> SshChannel:
+        """Start a program over a channel of its own."""
         connection = self._connection
         try:
             raw = connection.transport.open_session(timeout=self._timeout_s)

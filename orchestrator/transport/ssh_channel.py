@@ -14,7 +14,7 @@ import paramiko
 from orchestrator.errors import LinkLostError, NodeError
 from orchestrator.transport import Frame
 from orchestrator.transport.frames import FrameReader
-from orchestrator.transport.program import first_bytes, remote_command
+from orchestrator.transport.program import first_bytes, remote_command, source_bytes
 
 CHUNK = 1 << 18
 SLICE_S = 0.5
@@ -37,7 +37,7 @@ class SshChannel:
         self._lost = lost
         self._heard = heard
         self._nonce = secrets.token_hex(8)
-        self._frames = FrameReader(self._nonce, where)
+        self._frames = FrameReader(self._nonce, where, self._send_sources)
         self._sending = threading.Lock()
         self._stderr = b""
 
@@ -78,9 +78,12 @@ class SshChannel:
             self._frames.feed(data)
         return frame
 
-    def send(self, order: Mapping[str, Any]) -> None:
-        """Send one order as a JSON line."""
-        self._write(json.dumps(order).encode() + b"\n", may_end=False)
+    def send(self, order: Mapping[str, Any], body: bytes = b"") -> None:
+        """Send one order as a JSON line, and what belongs behind it."""
+        self._write(json.dumps(order).encode() + b"\n" + body, may_end=False)
+
+    def _send_sources(self) -> None:
+        self._write(source_bytes(), may_end=True)
 
     def close(self) -> None:
         """Close our end; the program sees end of file on its stdin."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import marshal
 import os
 import subprocess
 import sys
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.node import library, start
-from orchestrator.transport.program import first_bytes, read_library
+from orchestrator.node.boot import unpack_modules
+from orchestrator.transport.cargo import build_modules, read_library
+from orchestrator.transport.program import first_bytes
 
 PROJECT = Path(__file__).parents[2]
 SHOW = """
@@ -27,10 +29,11 @@ print(importlib.util.find_spec("orchestrator").origin)
 
 
 def read_bundle(program: str) -> dict[str, Any]:
-    sizes, _, packed = first_bytes(program, "n", {"a": 1}).partition(b"\n")
-    boot = int(sizes.split()[1])
-    bundle: dict[str, Any] = json.loads(zlib.decompress(packed)[boot:])
-    return bundle
+    sizes, _, rest = first_bytes(program, "n", {"a": 1}).partition(b"\n")
+    boot, order, modules = (int(size) for size in sizes.split()[:3])
+    sent: dict[str, Any] = json.loads(rest[boot : boot + order])
+    assert len(rest) == boot + order + modules
+    return {**sent, "modules": unpack_modules(rest[boot + order :])}
 
 
 def find(folder: Path, *words: str, pythonpath: str | None = None) -> list[str]:
@@ -60,23 +63,25 @@ def test_it_comes_out_of_a_zip_too(tmp_path: Path) -> None:
         for path in [*PROJECT.glob("orchestrator/*.py"), *PROJECT.glob("orchestrator/*/*.py")]:
             file.write(path, path.relative_to(PROJECT))
     (tmp_path / "all.zip").write_bytes(packed.getvalue())
-    line = "from orchestrator.transport.program import *; import orchestrator; print(orchestrator.__file__, *read_library(), len(first_bytes('start', 'n', {})))"
+    line = "from orchestrator.transport.program import *; from orchestrator.transport.cargo import *; import orchestrator; print(orchestrator.__file__, *read_library(), *build_modules('start'))"
     told = subprocess.check_output(
         [sys.executable, "-S", "-c", line], env={"PYTHONPATH": str(tmp_path / "all.zip")}, text=True, cwd=tmp_path
     ).split()
     assert told[0].startswith(str(tmp_path / "all.zip"))
-    assert told[1:-1] == list(read_library())
-    assert int(told[-1]) == len(first_bytes("start", "n", {}))
+    assert told[1:] == [*read_library(), *build_modules("start")]
 
 
 def test_a_run_folder_holds_it_without_the_package_above(tmp_path: Path) -> None:
-    modules = {"orchestrator": "", "orchestrator.node": "", "orchestrator.node.x": "X = 1\n", **read_library()}
-    start.prepare_folder(str(tmp_path), {"files": {"a.yaml": "b: 1\n"}, "config": "c: 1\n"}, modules)
+    modules: dict[str, str | bytes] = {"orchestrator.node.rank_hook_site": "X = 1\n", **read_library()}
+    request = {"files": {"a.yaml": "b: 1\n"}, "config": "c: 1\n", "supervisor": ["orchestrator.node.rank_hook_site"]}
+    start.prepare_folder(str(tmp_path), request, modules)
     lies = {str(path.relative_to(tmp_path)) for path in (tmp_path / "library").rglob("*.py")}
     assert lies == {
         f"library/orchestrator/distributed/{path.name}" for path in PROJECT.glob("orchestrator/distributed/*.py")
     }
-    assert sorted(path.name for path in (tmp_path / "program/orchestrator/node").iterdir()) == ["__init__.py", "x.py"]
+    place = tmp_path / "program/orchestrator/node"
+    assert [path.name for path in place.iterdir()] == ["rank_hook_site.py"]
+    assert set(marshal.loads((tmp_path / "program/modules").read_bytes())) == {"orchestrator.node.rank_hook_site"}
     assert (tmp_path / "a.yaml").read_text() == "b: 1\n"
     assert (tmp_path / "config.yaml").read_text() == "c: 1\n"
     assert find(tmp_path, "-c", SHOW) == [f"{tmp_path}/library/orchestrator/distributed/__init__.py", "None"]

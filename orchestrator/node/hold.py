@@ -1,0 +1,113 @@
+"""Holds the rendezvous port on the head until the run's store takes it, and answers whoever connects with a nonce.
+
+{"port": P or null, "nonce": N, "names": [...]} listens until the orders end. The order {"op": "release"} stops the
+listening and keeps the port: torch's store binds with SO_REUSEADDR, which Linux grants beside a socket that has the
+same option and does not listen (tried with libuv and without, both families), while everybody else is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from typing import Any, Dict, List, Optional
+
+from orchestrator.node import portowner
+from orchestrator.node.probe_command import read_text
+from orchestrator.node.wire import Wire
+
+Answer = Dict[str, Any]
+LOW, HIGH = 20000, 30000
+
+
+def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
+    """Take the port, tell which, and answer whoever connects until told to stop."""
+    del modules
+    wanted = request.get("port")
+    try:
+        listener = _listen(int(wanted)) if wanted else _listen_somewhere()
+    except OSError as error:
+        owner = portowner.find_owner(int(wanted)) if wanted else ""
+        wire.send({"port": wanted, "trouble": error.strerror or str(error), "errno": error.errno, "owner": owner})
+        return
+    # Numeric names come back as they are; others are looked up where they will be used.
+    resolved = {name: _resolve(name) for name in request.get("names", [])}
+    wire.send({"port": listener.getsockname()[1], "both": listener.family == socket.AF_INET6, "resolved": resolved})
+    greeting = f"AORTA {request['nonce']}\n".encode()
+    listening = True
+    while True:
+        wanted_fds = [0, listener.fileno()] if listening else [0]
+        ready = select.select(wanted_fds, [], [])[0]
+        if listener.fileno() in ready:
+            _greet(listener, greeting)
+        if 0 not in ready:
+            continue
+        orders = wire.ready_orders()
+        if orders is None:
+            return
+        if listening and any(order.get("op") == "release" for order in orders):
+            # Unlike closing and binding again, this leaves no moment in which the port is free.
+            listener.shutdown(socket.SHUT_RDWR)
+            listening = False
+            wire.send({"released": True})
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        return _bind(socket.AF_INET6, "::", port)
+    except OSError as error:
+        # A kernel without IPv6, or one that is told not to use it.
+        if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT):
+            raise
+    return _bind(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - the other nodes come from anywhere
+
+
+def _bind(family: int, host: str, port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _listen_somewhere() -> socket.socket:
+    """Take a port that no outgoing connection is ever given, where there is one."""
+    local = [int(word) for word in read_text("/proc/sys/net/ipv4/ip_local_port_range").split()] or [32768, 60999]
+    free = [port for port in range(LOW, HIGH) if not local[0] <= port <= local[-1]]
+    free = free or [port for port in range(10000, 65536) if not local[0] <= port <= local[-1]] or list(range(LOW, HIGH))
+    last: Optional[OSError] = None
+    for _ in range(50):
+        port = free[int.from_bytes(os.urandom(4), "big") % len(free)]
+        try:
+            return _listen(port)
+        except OSError as error:
+            last = error
+    raise last or OSError(errno.EADDRINUSE, "no free port")
+
+
+def _greet(listener: socket.socket, greeting: bytes) -> None:
+    try:
+        visitor, _ = listener.accept()
+    except OSError:
+        return
+    with visitor:
+        visitor.settimeout(1)
+        try:
+            visitor.sendall(greeting)
+        except OSError:
+            return
+
+
+def _resolve(name: str) -> List[str]:
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))

@@ -1,0 +1,196 @@
+"""Our end of the porter, the program that stays on a node and forks the others: many programs over one channel."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from orchestrator.transport import Channel, Frame
+from orchestrator.transport.cargo import list_needed, pack_modules
+from orchestrator.transport.frames import FrameReader
+
+PROGRAM = "porter"
+IDLE_S = 60.0
+"""One that did nothing for so long is not asked any more: it ends by itself, at more than twice that."""
+ALONE = frozenset({"pump", "start", "hold"})
+"""Programs that have a channel alone: they run as long as a run does, or bring much."""
+
+
+class Base(Channel, Protocol):
+    """The channel that the porter has."""
+
+    def send(self, order: Mapping[str, Any], body: bytes = b"") -> None:
+        """Send one order, with bytes behind it."""
+
+
+class PorterChannel:
+    """One program that the porter has forked."""
+
+    def __init__(self, porter: Porter, number: int, where: str) -> None:
+        self.nonce = secrets.token_hex(8)
+        self.ended = False
+        self.frames = FrameReader(self.nonce, where)
+        self._porter = porter
+        self._number = number
+
+    def read(self, timeout_s: float | None = None) -> Frame | None:
+        """Wait for the next frame; None when the program has ended."""
+        return self._porter.read(self, timeout_s)
+
+    def send(self, order: Mapping[str, Any]) -> None:
+        """Send one order."""
+        self._porter.send({"op": "order", "c": self._number, "order": order})
+
+    def close(self) -> None:
+        """Close our end; the program sees end of file on its stdin."""
+        self._porter.close_program(self._number)
+
+
+class Porter:
+    """The programs of one node that go over one channel.
+
+    There is no thread for it: of those who wait for their programs, one reads for all.
+    """
+
+    def __init__(self, base: Base, where: str) -> None:
+        self._base = base
+        self._where = where
+        self._numbers = itertools.count(1)
+        self._open: dict[int, PorterChannel] = {}
+        self._sent: frozenset[str] = list_needed(PROGRAM)
+        self._news = threading.Condition()
+        self._someone_reads = False
+        self._over = False
+        self._used = time.monotonic()
+
+    def open(self, program: str, request: Mapping[str, Any]) -> PorterChannel:
+        """Have a program started."""
+        with self._news:
+            number = next(self._numbers)
+            channel = PorterChannel(self, number, self._where)
+            self._open[number] = channel
+            order = {"op": "open", "c": number, "program": program, "nonce": channel.nonce, "request": request}
+            self._give(order, program)
+        return channel
+
+    def become(self, program: str, request: Mapping[str, Any]) -> Channel:
+        """Let a program have the channel, in place of the porter."""
+        with self._news:
+            self._over = True
+            self._give({"op": "become", "program": program, "request": request}, program)
+        return self._base
+
+    def _give(self, order: Mapping[str, Any], program: str) -> None:
+        # Under the lock: what counts as sent must have gone before the orders of other threads that build on it.
+        modules = pack_modules(program, self._sent) if list_needed(program) - self._sent or program == "start" else b""
+        self._sent |= list_needed(program)
+        self._used = time.monotonic()
+        self._base.send({**order, "bytes": len(modules)}, modules)
+
+    @property
+    def usable(self) -> bool:
+        """It is there still, as far as we know."""
+        return not self._over and (bool(self._open) or time.monotonic() - self._used < IDLE_S)
+
+    @property
+    def idle(self) -> bool:
+        """It can become something else: nothing of it is in use."""
+        return self.usable and not self._open and not self._someone_reads
+
+    def send(self, order: Mapping[str, Any]) -> None:
+        """Send an order; one for a program that has ended gets lost there."""
+        self._used = time.monotonic()
+        self._base.send(order)
+
+    def close_program(self, number: int) -> None:
+        """Close our end of one program."""
+        with self._news:
+            channel = self._open.pop(number, None)
+            if channel is None:
+                return
+            channel.ended = True
+            self._used = time.monotonic()
+            if not self._over:
+                self._base.send({"op": "close", "c": number})
+
+    def close(self) -> None:
+        """End the porter, and with it all that it has started."""
+        self._over = True
+        self._base.close()
+
+    def read(self, channel: PorterChannel, timeout_s: float | None) -> Frame | None:
+        """Wait for a frame of one program, and meanwhile take those of the others."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._news:
+                if (frame := channel.frames.next()) is not None:
+                    return frame
+                if channel.ended:
+                    return None
+                left_s = None if until is None else until - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise TimeoutError
+                if self._someone_reads:
+                    self._news.wait(left_s)
+                    continue
+                self._someone_reads = True
+            try:
+                self._take(self._base.read(left_s))
+            finally:
+                with self._news:
+                    self._someone_reads = False
+                    self._news.notify_all()
+
+    def _take(self, frame: Frame | None) -> None:
+        with self._news:
+            if frame is None:
+                # Whatever ends the porter ends its programs.
+                self._over = True
+                for one in self._open.values():
+                    one.ended = True
+                self._open.clear()
+                return
+            number = int(frame.header.get("c", 0))
+            channel = self._open.get(number)
+            if channel is None:
+                return  # we have closed our end
+            if frame.header.get("end"):
+                channel.ended = True
+                del self._open[number]
+                self._used = time.monotonic()
+            else:
+                channel.frames.feed(frame.body)
+
+
+class Programs:
+    """Starts the programs of one link: most through its porter, those that are to have a channel alone without it."""
+
+    def __init__(self, where: str, start: Callable[[str, Mapping[str, Any]], Base]) -> None:
+        self._where = where
+        self._start = start
+        self._porter: Porter | None = None
+        self._opening = threading.Lock()
+
+    def open(self, program: str, request: Mapping[str, Any]) -> Channel:
+        """Start one program."""
+        with self._opening:
+            porter = self._porter if self._porter is not None and self._porter.usable else None
+            if program == "start" and porter is not None and porter.idle:
+                self._porter = None
+                return porter.become(program, request)
+            if program in ALONE:
+                return self._start(program, request)
+            if porter is None:
+                self.close()
+                porter = self._porter = Porter(self._start(PROGRAM, {}), self._where)
+            return porter.open(program, request)
+
+    def close(self) -> None:
+        """End the porter, if there is one."""
+        if self._porter is not None:
+            self._porter.close()
+            self._porter = None

@@ -1,0 +1,207 @@
+"""The porter: one program that stays on a node and forks the others, and what travels to it."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node import asked, boot
+from orchestrator.transport import Channel, cargo, program
+from orchestrator.transport.local import LocalChannel
+from orchestrator.transport.porter import PROGRAM, Porter, Programs
+from orchestrator.values import Node
+
+HERE = Node(host="here", name="here", where="test", local=True)
+
+
+class Started:
+    """Starts programs here, and counts them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.channels: list[LocalChannel] = []
+
+    def __call__(self, name: str, request: Any) -> LocalChannel:
+        self.names.append(name)
+        self.channels.append(LocalChannel(HERE, name, request, (sys.executable,)))
+        return self.channels[-1]
+
+
+@pytest.fixture
+def started() -> Started:
+    return Started()
+
+
+@pytest.fixture
+def programs(started: Started) -> Iterator[Programs]:
+    one = Programs("here", started)
+    yield one
+    one.close()
+    for channel in started.channels:
+        channel.close()
+
+
+def echo(channel: Channel) -> Any:
+    """What the echo says of the next order; of its request it says something first."""
+    while (frame := channel.read(5)) is not None:
+        if "request" not in frame.header:
+            return frame.header["order"]
+    return None
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_childless(pid: int) -> None:
+    """Wait until all its programs are gone, zombies included."""
+    until = time.monotonic() + 5
+    while children_of(pid):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_programs_take_turns_in_one_python(programs: Programs, started: Started) -> None:
+    first, second = programs.open("echo", {}), programs.open("echo", {})
+    for number in range(3):
+        second.send({"number": number, "to": "second"})
+        first.send({"number": number, "to": "first"})
+    for number in range(3):
+        for channel, name in ((first, "first"), (second, "second")):
+            assert echo(channel) == {"number": number, "to": name}
+    assert started.names == [PROGRAM]
+    first.close()
+    second.close()
+
+
+def test_a_program_whose_channel_is_closed_ends_and_is_nobodys_zombie(programs: Programs, started: Started) -> None:
+    channel = programs.open("echo", {})
+    channel.send({"a": 1})
+    assert echo(channel) == {"a": 1}
+    channel.close()
+    wait_childless(started.channels[0]._process.pid)
+    assert channel.read(1) is None
+
+
+def test_a_program_that_is_killed_has_ended_and_the_others_go_on(programs: Programs, started: Started) -> None:
+    one, other = programs.open("echo", {}), programs.open("echo", {})
+    one.send({"a": 1})
+    assert echo(one) == {"a": 1}
+    os.kill(children_of(started.channels[0]._process.pid)[0], signal.SIGKILL)
+    assert one.read(5) is None
+    other.send({"b": 2})
+    assert echo(other) == {"b": 2}
+
+
+def test_a_porter_that_is_killed_ends_its_programs_and_the_next_one_is_new(
+    programs: Programs, started: Started
+) -> None:
+    channel = programs.open("echo", {})
+    channel.send({"a": 1})
+    assert echo(channel) == {"a": 1}
+    os.kill(started.channels[0]._process.pid, signal.SIGKILL)
+    assert channel.read(5) is None
+    again = programs.open("echo", {})
+    again.send({"b": 2})
+    assert echo(again) == {"b": 2}
+    assert started.names == [PROGRAM, PROGRAM]
+
+
+def test_threads_wait_for_their_own_programs(programs: Programs) -> None:
+    heard: dict[int, list[int]] = {}
+
+    def work(name: int) -> None:
+        channel = programs.open("echo", {})
+        heard[name] = []
+        for number in range(20):
+            channel.send({"number": number + 1000 * name})
+            heard[name].append(echo(channel)["number"])
+        channel.close()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert heard == {name: [number + 1000 * name for number in range(20)] for name in range(6)}
+
+
+def test_waiting_has_an_end(programs: Programs) -> None:
+    channel = programs.open("echo", {})
+    assert channel.read(5) is not None
+    with pytest.raises(TimeoutError):
+        channel.read(0.2)
+
+
+def test_a_program_that_does_not_exist_is_told(programs: Programs) -> None:
+    channel = programs.open("nothing_of_the_kind", {})
+    frame = channel.read(5)
+    assert frame is not None
+    assert "nothing_of_the_kind" in frame.header["error"]
+    assert channel.read(5) is None
+
+
+def test_what_becomes_of_the_porter_has_the_channel_alone(started: Started) -> None:
+    porter = Porter(started(PROGRAM, {}), "here")
+    first = porter.open("echo", {})
+    first.send({"a": 1})
+    assert echo(first) == {"a": 1}
+    first.close()
+    wait_childless(started.channels[0]._process.pid)
+    channel = porter.become("echo", {})
+    channel.send({"b": 2})
+    assert echo(channel) == {"b": 2}
+    assert children_of(started.channels[0]._process.pid) == []
+
+
+def test_another_python_gets_sources(monkeypatch: pytest.MonkeyPatch, programs: Programs, started: Started) -> None:
+    monkeypatch.setattr(program, "MAGIC", b"\0\0\r\n")
+    asked_for: list[int] = []
+
+    def ask() -> bytes:
+        asked_for.append(1)
+        return program.source_bytes()
+
+    monkeypatch.setattr("orchestrator.transport.local.source_bytes", ask)
+    channel = programs.open("echo", {})
+    channel.send({"a": 1})
+    assert echo(channel) == {"a": 1}
+    other = programs.open("runs", {})
+    assert other.read(10) is not None
+    assert asked_for == [1]
+    assert started.names == [PROGRAM]
+
+
+def test_everything_that_is_loaded_by_name_is_sent() -> None:
+    for name in ("pump", "start"):
+        assert set(asked.QUESTIONS) <= cargo.list_needed(name)
+    assert {"serve", "supervisor", "boot"} <= cargo.list_needed("start")
+    assert {name.removeprefix(cargo.PACKAGE) for name in cargo.list_supervisors()} <= cargo.list_needed("start")
+
+
+def test_no_place_of_this_machine_travels_with_the_code() -> None:
+    for name in sorted(cargo.read_texts()):
+        if name != "__init__":
+            assert str(Path.cwd()).encode() not in cargo.read_code(name)
+            assert os.fsencode(Path(cargo.__file__).parents[2]) not in cargo.read_code(name)
+
+
+def test_modules_that_were_sent_are_not_sent_again() -> None:
+    sent = cargo.list_needed("probe")
+    more = boot.unpack_modules(cargo.pack_modules("reach", sent))
+    assert {name.removeprefix(cargo.PACKAGE) for name in more} == cargo.list_needed("reach") - sent
+
+
+def test_code_is_what_the_source_says() -> None:
+    names: dict[str, Any] = {"__name__": "clock"}
+    exec(marshal.loads(cargo.read_code("clock")), names)
+    assert callable(names["now"])
