@@ -1,13 +1,13 @@
 """The first code that runs on a node: imports the sent modules from memory and calls the program that was asked for.
 
 It is executed by the one-line bootstrap of `transport/program.py`, which has read it from INPUT; SIZES are the words of
-the line before it. What follows in INPUT is the order (program, nonce, request), then the modules, name → source or
-code object. A Python that has no use for our code objects asks for the sources of all.
+the line before it: the lengths of this file, as source and as code object, and of what follows in INPUT, the order
+(program and request, as JSON) and the modules (name → source or code object); then the byte code's magic number and the
+nonce. A Python that has no use for our code objects asks for the sources of all.
 """
 
 from __future__ import annotations
 
-import json
 import marshal
 import os
 import sys
@@ -85,11 +85,13 @@ def take_modules(nonce: str, source: BufferedReader, sizes: List[bytes]) -> Tupl
 
     Gives with them the orders that were sent before our question was heard.
     """
-    modules = unpack_modules(source.read(int(sizes[2])))
+    modules = unpack_modules(source.read(int(sizes[3])))
     magic = sys.modules["_frozen_importlib_external"].MAGIC_NUMBER.hex().encode()
-    if magic == sizes[3]:
+    if magic == sizes[4]:
         return modules, b""
     os.write(1, b"AORTA-SOURCES " + nonce.encode() + b"\n")
+    import json  # noqa: PLC0415 - our own reader of it is what we wait for
+
     early = b""
     while True:
         line = source.readline()
@@ -119,14 +121,16 @@ def run(program: str, request: Dict[str, Any], wire: Wire, modules: Modules) -> 
 
 def main(source: BufferedReader, sizes: List[bytes]) -> None:
     """Take what was sent, and be the program."""
-    order = json.loads(source.read(int(sizes[1])))
-    modules, early = take_modules(order["nonce"], source, sizes)
+    nonce, order = sizes[5].decode(), source.read(int(sizes[2]))
+    modules, early = take_modules(nonce, source, sizes)
     known = begin(modules)
-    from orchestrator.node.wire import Wire  # noqa: PLC0415 - found only now
+    from orchestrator.node.fastjson import loads  # noqa: PLC0415 - found only now
+    from orchestrator.node.wire import Wire  # noqa: PLC0415
 
-    wire = Wire(order["nonce"])
+    asked = loads(order)
+    wire = Wire(nonce)
     wire.early = early
-    run(order["program"], order["request"], wire, known)
+    run(asked["program"], asked["request"], wire, known)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,12 @@ long has the channel alone. What programs write goes back as frames with their n
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
-import contextlib
-import json
 import os
 import select
-import sys
 import time
 
 from orchestrator.node import boot
+from orchestrator.node.fastjson import dumps, loads
 from orchestrator.node.wire import Wire
 
 TYPE_CHECKING = False  # the module typing costs more than all of this
@@ -43,7 +41,7 @@ class Inbox:
         self.rest += data
         orders: List[Order] = []
         while (end := self.rest.find(b"\n")) >= 0:
-            header = json.loads(self.rest[:end])
+            header = loads(self.rest[:end])
             after = end + 1 + int(header.get("bytes", 0))
             if len(self.rest) < after:
                 break
@@ -121,7 +119,7 @@ class Porter:
         if child is None:
             return  # it has ended meanwhile
         if header["op"] == "order":
-            child.pending += json.dumps(header["order"]).encode() + b"\n"
+            child.pending += dumps(header["order"]).encode() + b"\n"
             child.feed()
         else:
             child.hang_up()
@@ -152,8 +150,6 @@ class Porter:
         except BrokenPipeError:
             pass
         finally:
-            with contextlib.suppress(Exception):
-                sys.stderr.flush()
             os._exit(code)
 
     def wait(self) -> Optional[bytes]:

@@ -6,9 +6,13 @@ The first line of all is the marker `AORTA <nonce>`: whatever a noisy shell prin
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any
+
+from orchestrator.node.fastjson import dumps, loads
+
+TYPE_CHECKING = False  # the module typing costs as much as all of this
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Lines:
@@ -21,7 +25,7 @@ class Lines:
         """Take the next bytes and give the documents that are whole."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        return [json.loads(line) for line in lines if line]
+        return [loads(line) for line in lines if line]
 
 
 class Wire:
@@ -67,7 +71,7 @@ def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
     """Build the bytes of one frame."""
     if body:
         header = {**header, "n": len(body)}
-    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
+    return dumps(header).encode() + b"\n" + body
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-import zlib
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-from orchestrator.transport.cargo import MAGIC, pack_modules, pack_sources, read_texts
+from orchestrator.transport.cargo import MAGIC, pack_modules, pack_sources, read_code, read_texts
 
 # What the shell on the node sees never changes: no value of a user is in it. It has neither a newline nor an
 # exclamation mark nor a backslash, so that fish and csh read it as sh does.
@@ -29,9 +27,10 @@ BOOT = (
     "sys.version_info >= (3, 9) and all(n in sys.builtin_module_names or sys.meta_path[-1].find_spec(n) for n in "
     '("json", "zlib", "ctypes", "_ctypes", "select", "_socket", "fcntl")) '
     'or os.execv("/bin/sh", ["/bin/sh", "-c", sys.argv[1], "aorta"] + sys.argv[1:]); '
-    "import io, zlib; i = io.BufferedReader(io.FileIO(0, closefd=False), 1); n = i.readline().split(); "
-    "b = i.read(int(n[0])); "
-    'exec(compile(zlib.decompress(b), "boot.py", "exec"), {"__name__": "__main__", "INPUT": i, "SIZES": n})'
+    "import io, marshal; i = io.BufferedReader(io.FileIO(0, closefd=False), 1); n = i.readline().split(); "
+    "b = i.read(int(n[0])); c = i.read(int(n[1])); "
+    'm = sys.modules["_frozen_importlib_external"].MAGIC_NUMBER.hex().encode() == n[4]; '
+    'exec(marshal.loads(c) if m else compile(b, "boot.py", "exec"), {"__name__": "__main__", "INPUT": i, "SIZES": n})'
 )
 NO_PYTHON = b"AORTA-NO-PYTHON"
 WISH = b"AORTA-SOURCES "
@@ -61,16 +60,12 @@ def remote_command(pythons: tuple[str, ...] = ()) -> str:
     return "exec " + shlex.join(remote_words(pythons))
 
 
-@cache
-def _packed_boot() -> bytes:
-    return zlib.compress(read_texts()["boot"].encode(), 6)
-
-
 def first_bytes(program: str, nonce: str, request: Mapping[str, Any]) -> bytes:
     """Build what goes over stdin first: sizes, then boot code, order and modules."""
-    order = json.dumps({"program": program, "nonce": nonce, "request": request}).encode()
-    boot, modules = _packed_boot(), pack_modules(program)
-    return b"%d %d %d %s\n" % (len(boot), len(order), len(modules), MAGIC.hex().encode()) + boot + order + modules
+    order = json.dumps({"program": program, "request": request}).encode()
+    parts = (read_texts()["boot"].encode(), read_code("boot"), order, pack_modules(program))
+    sizes = " ".join(str(len(part)) for part in parts)
+    return f"{sizes} {MAGIC.hex()} {nonce}\n".encode() + b"".join(parts)
 
 
 def source_bytes() -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import paramiko
+from paramiko.common import cMSG_CHANNEL_REQUEST
 
 from orchestrator.errors import LinkLostError, NodeError
 from orchestrator.transport import Frame
@@ -20,6 +21,21 @@ CHUNK = 1 << 18
 SLICE_S = 0.5
 """How long one wait lasts before stderr and the link are looked at again."""
 KEPT_STDERR = 4096
+DYING_S = 0.5
+"""The channels of a dying connection are closed a moment before it says that it is dead."""
+
+
+def _ask_exec(channel: paramiko.Channel, command: str) -> None:
+    """Do as paramiko's exec_command does, but do not wait for sshd's word: the program's bytes go right behind."""
+    message = paramiko.Message()
+    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_int(channel.remote_chanid)
+    message.add_string("exec")
+    message.add_boolean(True)  # sshd answers, and read() finds what
+    message.add_string(command)
+    begin: Any = channel  # neither of these is public
+    begin._event_pending()  # noqa: SLF001 - the answer is noted there
+    begin.transport._send_user_message(message)  # noqa: SLF001
 
 
 class SshChannel:
@@ -45,13 +61,10 @@ class SshChannel:
         """Run the fixed command line and send the program over its stdin."""
         self._channel.settimeout(SLICE_S)
         try:
-            self._channel.exec_command(remote_command(pythons))
+            _ask_exec(self._channel, remote_command(pythons))
         except (paramiko.SSHException, EOFError, OSError) as error:
             self._raise_if_lost()
-            remedy = "look at the node's sshd_config and authorized_keys: is a command allowed for this user?"
-            raise NodeError(
-                what=f"sshd does not start our program ({error})", where=self._where, remedy=remedy
-            ) from error
+            raise self._refused(str(error)) from error
         # A program that never started takes no bytes; why is said by what it printed, which read() tells.
         self._write(first_bytes(program, self._nonce, request), may_end=True)
 
@@ -146,8 +159,17 @@ class SshChannel:
             remedy="was it killed there (out of memory, or by somebody)? look into the node's log: journalctl -k",
         )
 
+    def _refused(self, how: str) -> NodeError:
+        remedy = "look at the node's sshd_config and authorized_keys: is a command allowed for this user?"
+        return NodeError(what=f"sshd does not start our program ({how})", where=self._where, remedy=remedy)
+
     def _judge_end(self) -> None:
         """Tell the end of a program from the end of the link, and from a program that never began."""
+        if not self._channel.event_ready and not self._frames.started and not self._channel.eof_received:
+            if self._channel.transport is not None:
+                self._channel.transport.join(DYING_S)
+            self._raise_if_lost()
+            raise self._refused("request refused")
         if not self._channel.eof_received and self._channel.exit_status < 0:
             self._raise_if_lost()
             # The channels of a dying connection are closed a moment before it says that it is dead.

@@ -30,10 +30,10 @@ print(importlib.util.find_spec("orchestrator").origin)
 
 def read_bundle(program: str) -> dict[str, Any]:
     sizes, _, rest = first_bytes(program, "n", {"a": 1}).partition(b"\n")
-    boot, order, modules = (int(size) for size in sizes.split()[:3])
-    sent: dict[str, Any] = json.loads(rest[boot : boot + order])
-    assert len(rest) == boot + order + modules
-    return {**sent, "modules": unpack_modules(rest[boot + order :])}
+    parts = [int(size) for size in sizes.split()[:4]]
+    assert len(rest) == sum(parts)
+    order, modules = rest[sum(parts[:2]) :][: parts[2]], rest[sum(parts[:3]) :]
+    return {**json.loads(order), "modules": unpack_modules(modules)}
 
 
 def find(folder: Path, *words: str, pythonpath: str | None = None) -> list[str]:
