@@ -123,7 +123,10 @@ class Facts:
 
     def interface_of(self, address: str) -> str:
         """Name the interface that holds an address; empty when none does."""
-        return next((entry.interface for entry in self.addresses if entry.address == address), "")
+        exact = [entry.interface for entry in self.addresses if entry.address == address]
+        # All of 127/8 is the loopback's, although it lists one address.
+        loopback = [entry.interface for entry in self.addresses if entry.address.startswith("127.")]
+        return next(iter(exact or (loopback if address.startswith("127.") else [])), "")
 
 
 def parse_facts(

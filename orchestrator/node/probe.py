@@ -119,6 +119,6 @@ def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
         else:
             unknown.update(group.facts.pop("unknown", {}))
             lay_over(facts, group.facts)
-    wire.send({"facts": facts, "unknown": unknown})
+    wire.send({"facts": facts, "unknown": unknown, "clock": time.time()})
     # A thread stuck in the kernel must not keep the interpreter from ending.
     os._exit(0)

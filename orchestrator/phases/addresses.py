@@ -105,7 +105,7 @@ def prove_addresses(
         hold = PortHold(channel, int(held["port"]), nodes[0].name)
         resolved = held.get("resolved", {})
         candidates = build_candidates(nodes[0], facts[0], resolved, one_machine=_one_machine(facts))
-        attempts = _try_candidates(links, nodes, candidates, hold.port, nonce, settings)
+        attempts = _try_candidates(links, nodes, facts, candidates, hold.port, nonce, settings)
     except BaseException:
         channel.close()
         raise
@@ -181,28 +181,64 @@ def _is_usable(address: str, *, one_machine: bool) -> bool:
 
 
 def _try_candidates(
-    links: Sequence[Link], nodes: Sequence[Node], candidates: Sequence[str], port: int, nonce: str, settings: Settings
+    links: Sequence[Link],
+    nodes: Sequence[Node],
+    facts: Sequence[Facts],
+    candidates: Sequence[str],
+    port: int,
+    nonce: str,
+    settings: Settings,
 ) -> list[dict[str, Attempt]]:
     """Try the likeliest address from everywhere; the others only when it does not do for all."""
     attempts: list[dict[str, Attempt]] = [{} for _ in nodes]
     for batch in (candidates[:1], candidates[1:]):
-        request = {"candidates": list(batch), "port": port, "nonce": nonce, "limit_s": TEST_S}
         if not batch:
             continue
+        request = {"port": port, "nonce": nonce, "limit_s": TEST_S}
 
-        def ask(item: tuple[Link, Node, bool], request: Mapping[str, Any] = request) -> list[Attempt]:
-            link, node, is_head = item
-            # The head comes from its own address anyway; the others from the one that the list gives them.
-            own = {} if is_head else {"source": node.addr or "", "interface": node.iface or ""}
-            answer = link.call("reach", {**request, **own}, TEST_S + ANSWER_S)
-            return [Attempt(**result) for result in answer["results"]]
+        def ask(rank: int, batch: Sequence[str] = batch, request: Mapping[str, Any] = request) -> Mapping[str, Attempt]:
+            return _ask_node(links[rank], facts[rank], batch, request, is_head=rank == 0)
 
-        items = [(link, node, rank == 0) for rank, (link, node) in enumerate(zip(links, nodes, strict=True))]
-        for tries, found in zip(attempts, fan_out(ask, items, settings.fanout), strict=True):
-            tries.update({attempt.address: attempt for attempt in found})
+        for tries, found in zip(attempts, fan_out(ask, range(len(nodes)), settings.fanout), strict=True):
+            tries.update(found)
         if any(all(_at(tries, one).ok for tries in attempts) for one in batch):
             break
     return attempts
+
+
+def _ask_node(
+    link: Link, facts: Facts, candidates: Sequence[str], request: Mapping[str, Any], *, is_head: bool
+) -> dict[str, Attempt]:
+    """Let one node try the head's addresses; what cannot be tried fails here."""
+    # The head comes from its own address anyway; the others from the one that the list gives them.
+    sources, broken = ({}, {}) if is_head else find_sources(link.node, facts, candidates)
+    asked = [address for address in candidates if address not in broken]
+    if not asked:
+        return broken
+    answer = link.call("reach", {**request, "candidates": asked, "sources": sources}, TEST_S + ANSWER_S)
+    found = [Attempt(**result) for result in answer["results"]]
+    found = [one.model_copy(update={"interface": facts.interface_of(one.local)}) if one.ok else one for one in found]
+    return {**broken, **{attempt.address: attempt for attempt in found}}
+
+
+def find_sources(node: Node, facts: Facts, candidates: Sequence[str]) -> tuple[dict[str, str], dict[str, Attempt]]:
+    """Choose the address that a node comes from, by family, and refuse the candidates for which it has none."""
+    sources: dict[str, str] = {}
+    if node.addr:
+        sources["v6" if ":" in node.addr else "v4"] = node.addr
+    elif node.iface:
+        for entry in facts.addresses:
+            if entry.interface == node.iface and not entry.address.startswith("fe80:"):
+                sources.setdefault("v6" if ":" in entry.address else "v4", entry.address)
+    else:
+        return {}, {}
+    broken = {}
+    for address in candidates:
+        kind = "v6" if ":" in address else "v4"
+        if kind not in sources:
+            detail = f"{node.addr} is of the other family" if node.addr else f"{node.iface} has no IP{kind} address"
+            broken[address] = Attempt(address=address, ok=False, step="no such address", detail=detail)
+    return sources, broken
 
 
 def _at(tries: Mapping[str, Attempt], address: str) -> Attempt:

@@ -13,8 +13,9 @@ from orchestrator.transport import Link
 from orchestrator.transport.fanout import nobody, try_all, try_each
 from orchestrator.transport.isself import is_own_address
 from orchestrator.transport.local import LocalLink
-from orchestrator.transport.ssh import Connection, Session, SshLink
+from orchestrator.transport.ssh import Connection, Session
 from orchestrator.transport.ssh_dial import Deadline, Resolved, resolve
+from orchestrator.transport.ssh_link import SshLink
 from orchestrator.transport.sshconfig import SSH_PORT, SshHost, ask_ssh, parse_jump
 from orchestrator.values import Node
 

@@ -20,8 +20,8 @@ from orchestrator.values import EnvValue
 __all__ = ["Place", "PortHold", "Proof", "ask_for_port", "probe_nodes", "prove_addresses"]
 
 CLOCK_ROUNDS = 5
-CLOCK_S = 0.02
-"""For the rounds after the first."""
+LONG_WAY_S = 0.02
+"""From here on a round trip takes longer than what it could tell about the clock is worth."""
 PROBE_S = 45.0
 """More than the probe's own limits together; they hold on the node."""
 
@@ -73,8 +73,7 @@ def _probe_node(
     began = time.monotonic()
     channel = link.open("probe", request)
     try:
-        clock = _measure_clock(channel, link.node.name)
-        answer = read_frame(channel, link.node.name, PROBE_S).header
+        answer, clock = _ask_probe(channel, link)
     finally:
         channel.close()
     took_s = round(time.monotonic() - began, 3)
@@ -84,17 +83,22 @@ def _probe_node(
     return NodeAnswer(raw=answer, clock=clock, took_s=took_s, facts=facts)
 
 
-def _measure_clock(channel: Channel, where: str) -> tuple[float, float]:
-    """Measure how far the node's clock is ahead of ours and how wrong that can be, then ask for the answer."""
-    # The first one waits for the program's start and tells little.
-    rounds = [_ask_clock(channel, where)]
-    until = time.monotonic() + CLOCK_S
-    while len(rounds) < CLOCK_ROUNDS:
-        rounds.append(_ask_clock(channel, where))
-        if time.monotonic() > until:
-            break  # a long way: more of them would take longer than the facts
+def _ask_probe(channel: Channel, link: Link) -> tuple[Mapping[str, Any], tuple[float, float]]:
+    """Take the answer, and how far the node's clock is ahead of ours, with how wrong that can be."""
+    where = link.node.name
+    if link.round_trip_s > LONG_WAY_S:
+        # Each round would cost as much again: what comes by itself has to do.
+        channel.send({"op": "answer"})
+        answer = read_frame(channel, where, PROBE_S).header
+        return answer, estimate_clock(float(answer.get("clock", 0.0)), time.time(), link.round_trip_s)
+    rounds = [_ask_clock(channel, where) for _ in range(CLOCK_ROUNDS)]
     channel.send({"op": "answer"})
-    return min(rounds, key=lambda pair: pair[1])
+    return read_frame(channel, where, PROBE_S).header, min(rounds, key=lambda pair: pair[1])
+
+
+def estimate_clock(theirs: float, received: float, round_trip_s: float) -> tuple[float, float]:
+    """Estimate how far a node's clock is ahead from one message of it, which took half a round trip or longer."""
+    return theirs - received + round_trip_s / 2, round_trip_s
 
 
 def _ask_clock(channel: Channel, where: str) -> tuple[float, float]:

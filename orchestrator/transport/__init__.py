@@ -57,6 +57,8 @@ class Link(Protocol):
     node: Node
     pythons: tuple[str, ...]
     """Interpreters to try for our own programs, before python3 of the PATH; set once the probe has answered."""
+    round_trip_s: float
+    """How long the node took for the shortest question so far; 0 while none was asked."""
 
     def call(self, program: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Run a program of orchestrator.node to its single answer.

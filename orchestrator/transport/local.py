@@ -98,6 +98,7 @@ class LocalLink:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.pythons: tuple[str, ...] = ()
+        self.round_trip_s = 0.0
         self._programs = Programs(node.name, lambda program, asked: LocalChannel(node, program, asked, self.pythons))
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:

@@ -8,7 +8,6 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,19 +17,13 @@ import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
 from orchestrator.errors import AortaError, LinkError, LinkLostError, SilentError
-from orchestrator.transport import Channel, RsyncTarget
-from orchestrator.transport.answers import read_answer
 from orchestrator.transport.hostkeys import KnownHosts
-from orchestrator.transport.porter import Programs
-from orchestrator.transport.ssh_channel import SshChannel
 from orchestrator.transport.ssh_dial import Deadline, DroppedError, Proxy, Resolved, await_greeting, dial, resolve
-from orchestrator.transport.ssh_hostkey import HostKeyRule, prefer_known_types, user_files
+from orchestrator.transport.ssh_hostkey import HostKeyRule, prefer_known_types
 from orchestrator.transport.ssh_keys import KeyStore
 from orchestrator.transport.ssh_login import KeyLogin
 from orchestrator.transport.ssh_pulse import Pulse
-from orchestrator.transport.ssh_rsync import Hop, build_ssh_words, build_target
 from orchestrator.transport.sshconfig import SshHost
-from orchestrator.values import Node
 
 JUMP_WIDTH = 8
 """Logins at once through one jump host: an sshd drops some of more than ten."""
@@ -242,50 +235,3 @@ def _transport(sock: socket.socket, *, host: SshHost, known: KnownHosts, **optio
     transport = paramiko.Transport(sock, **options)
     prefer_known_types(transport, host, known)
     return transport
-
-
-class SshLink:
-    """A node reached over SSH."""
-
-    def __init__(self, node: Node, connection: Connection, timeout_s: float) -> None:
-        self.node = node
-        self.pythons: tuple[str, ...] = ()
-        self._connection = connection
-        self._timeout_s = timeout_s
-        self._programs = Programs(node.name, self._start)
-
-    def open(self, program: str, request: Mapping[str, Any]) -> Channel:
-        """Start a program of orchestrator.node and keep it."""
-        return self._programs.open(program, request)
-
-    def _start(self, program: str, request: Mapping[str, Any]) -> SshChannel:
-        """Start a program over a channel of its own."""
-        connection = self._connection
-        try:
-            raw = connection.transport.open_session(timeout=self._timeout_s)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            if reason := connection.lost():
-                raise LinkLostError(what=reason, where=self.node.name, remedy="was sshd restarted?") from error
-            remedy = "raise MaxSessions in its sshd_config (10 is the default)"
-            what = f"the node opens no further channel ({error})"
-            raise LinkError(what=what, where=self.node.name, step="channel", remedy=remedy) from error
-        channel = SshChannel(raw, self.node.name, connection.lost, connection.heard)
-        channel.start(program, request, self.pythons)
-        return channel
-
-    def call(self, program: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Run a program of orchestrator.node to its single answer."""
-        return read_answer(self.open(program, request), self.node.name, timeout_s)
-
-    def rsync_target(self) -> RsyncTarget:
-        """Say how rsync gets there, with the very options that the link resolved."""
-        way: list[Hop] = []
-        connection: Connection | None = self._connection
-        while connection is not None:
-            way.insert(0, Hop(connection.host, user_files(connection.host), connection.key))
-            connection = connection.via
-        return build_target(way[-1].host, build_ssh_words(way, self._timeout_s))
-
-    def close(self) -> None:
-        """End the link; what was started on the node with its own session lives on."""
-        self._connection.close()

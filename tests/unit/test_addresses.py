@@ -12,8 +12,8 @@ import pytest
 from orchestrator.checks.catalogue import run_checks
 from orchestrator.facts import Address, Facts, Survey
 from orchestrator.facts.reach import Attempt, ReachFacts
-from orchestrator.phases.addresses import Place, build_candidates
-from orchestrator.phases.preflight import Proof, probe_nodes, prove_addresses
+from orchestrator.phases.addresses import Place, build_candidates, find_sources
+from orchestrator.phases.preflight import Proof, estimate_clock, probe_nodes, prove_addresses
 from orchestrator.settings import Settings
 from orchestrator.transport.local import LocalLink
 from orchestrator.values import Finding, Node
@@ -164,3 +164,41 @@ def test_every_probed_link_learns_the_python_of_our_programs() -> None:
     assert facts.python == ""
     assert facts.clock_offset_s is not None
     assert abs(facts.clock_offset_s) <= (facts.clock_error_s or 0) + 0.001
+
+
+@pytest.mark.parametrize(
+    ("line", "candidate", "detail"),
+    [
+        ({"iface": "ib0"}, "fd00::9", "ib0 has no IPv6 address"),
+        ({"iface": "nosuch"}, "10.0.0.9", "nosuch has no IPv4 address"),
+        ({"addr": "10.0.0.5"}, "fd00::9", "10.0.0.5 is of the other family"),
+    ],
+)
+def test_a_node_without_an_address_to_come_from_is_not_asked(line: dict[str, Any], candidate: str, detail: str) -> None:
+    sources, broken = find_sources(node("b", **line), FACTS, [candidate])
+    assert candidate in broken
+    assert (broken[candidate].step, broken[candidate].detail) == ("no such address", detail)
+    assert ("v6" if ":" in candidate else "v4") not in sources
+
+
+def test_a_node_comes_from_the_address_or_the_interface_that_its_line_names() -> None:
+    assert find_sources(node("b", iface="eth0"), FACTS, ["10.0.0.9"]) == ({"v6": "fd00::1", "v4": "10.0.0.1"}, {})
+    assert find_sources(node("b", addr="10.1.1.1"), FACTS, ["10.0.0.9"]) == ({"v4": "10.1.1.1"}, {})
+    assert find_sources(node("b"), FACTS, ["10.0.0.9", "fd00::9"]) == ({}, {})
+
+
+def test_every_address_of_the_loopback_is_its_own() -> None:
+    assert FACTS.interface_of("127.3.4.5") == "lo"
+    assert FACTS.interface_of("10.0.0.1") == "eth0"
+    assert FACTS.interface_of("10.0.0.2") == ""
+
+
+def test_on_a_long_way_one_message_tells_the_clock() -> None:
+    link = LocalLink(node("a"))
+    link.round_trip_s = 0.05
+    (answer,) = probe_nodes([link], Settings.model_validate({}))
+    offset_s, error_s = answer.clock
+    # It took no half round trip in truth.
+    assert error_s == 0.05
+    assert abs(offset_s - 0.025) < 0.02
+    assert estimate_clock(100.0, 98.0, 0.5) == (2.25, 0.5)

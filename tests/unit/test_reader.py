@@ -40,6 +40,7 @@ class FakeChannel:
 
 class FakeLink:
     pythons: tuple[str, ...] = ()
+    round_trip_s = 0.0
 
     def __init__(self, channel: FakeChannel) -> None:
         self.node = Node(name="a", host="a")
