@@ -16,7 +16,7 @@ import time
 
 from orchestrator.node import boot
 from orchestrator.node.fastjson import dumps, loads
-from orchestrator.node.wire import Wire
+from orchestrator.node.wire import Wire, frame
 
 TYPE_CHECKING = False  # the module typing costs more than all of this
 if TYPE_CHECKING:
@@ -128,11 +128,25 @@ class Porter:
         """Fork a program, with pipes in place of the channel."""
         order_read, order_write = os.pipe()
         frame_read, frame_write = os.pipe()
-        if os.fork() == 0:
+        try:
+            is_child = os.fork() == 0
+        except OSError as error:
+            for handle in (order_read, order_write, frame_read, frame_write):
+                os.close(handle)
+            self.refuse(header, "no further process can be started here: %s" % error.strerror)
+            return
+        if is_child:
             self.be_child(header, order_read, frame_write)
         os.close(order_read)
         os.close(frame_write)
         self.children[header["c"]] = Child(header["c"], order_write, frame_read)
+
+    def refuse(self, header: Dict[str, Any], why: str) -> None:
+        """Say in the place of a program why it does not run."""
+        remedy = "look at `ulimit -u` and at the pids limit of the control group"
+        said = b"AORTA %s\n" % header["nonce"].encode() + frame({"error": why, "remedy": remedy})
+        self.wire.send({"c": header["c"]}, said)
+        self.wire.send({"c": header["c"], "end": True})
 
     def be_child(self, header: Dict[str, Any], order_read: int, frame_write: int) -> None:
         """Be the program that was asked for; never returns."""

@@ -33,6 +33,8 @@ class PorterChannel:
     def __init__(self, porter: Porter, number: int, where: str) -> None:
         self.nonce = secrets.token_hex(8)
         self.ended = False
+        self.last: Frame | None = None
+        """What is said of the porter's own end, after all that the program itself has said."""
         self.frames = FrameReader(self.nonce, where)
         self._porter = porter
         self._number = number
@@ -130,7 +132,8 @@ class Porter:
                 if (frame := channel.frames.next()) is not None:
                     return frame
                 if channel.ended:
-                    return None
+                    last, channel.last = channel.last, None
+                    return last
                 left_s = None if until is None else until - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     raise TimeoutError
@@ -147,11 +150,11 @@ class Porter:
 
     def _take(self, frame: Frame | None) -> None:
         with self._news:
-            if frame is None:
+            if frame is None or "error" in frame.header:
                 # Whatever ends the porter ends its programs.
                 self._over = True
                 for one in self._open.values():
-                    one.ended = True
+                    one.ended, one.last = True, frame
                 self._open.clear()
                 return
             number = int(frame.header.get("c", 0))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
+import resource
 import signal
 import sys
 import threading
@@ -14,8 +16,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import NodeError
 from orchestrator.node import asked, boot
+from orchestrator.node import porter as node_porter
 from orchestrator.transport import Channel, cargo, program
+from orchestrator.transport.answers import read_frame
+from orchestrator.transport.frames import FrameReader
 from orchestrator.transport.local import LocalChannel
 from orchestrator.transport.porter import PROGRAM, Porter, Programs
 from orchestrator.values import Node
@@ -150,6 +156,18 @@ def test_a_program_that_does_not_exist_is_told(programs: Programs) -> None:
     assert channel.read(5) is None
 
 
+def test_a_node_that_starts_no_further_process_says_so(programs: Programs, started: Started) -> None:
+    first = programs.open("echo", {})
+    assert first.read(5) is not None
+    pid = started.channels[0]._process.pid
+    # Root is bound by no limit of processes, so every fork fails for another reason: no memory may be had.
+    resource.prlimit(pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    second = programs.open("echo", {})
+    with pytest.raises(NodeError):
+        read_frame(second, "here", 5)
+    assert second.read(5) is None
+
+
 def test_what_becomes_of_the_porter_has_the_channel_alone(started: Started) -> None:
     porter = Porter(started(PROGRAM, {}), "here")
     first = porter.open("echo", {})
@@ -205,3 +223,29 @@ def test_code_is_what_the_source_says() -> None:
     names: dict[str, Any] = {"__name__": "clock"}
     exec(marshal.loads(cargo.read_code("clock")), names)
     assert callable(names["now"])
+
+
+def test_a_fork_that_fails_is_told_in_the_place_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[dict[str, Any], bytes]] = []
+
+    class FakeWire:
+        early = b""
+
+        def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+            sent.append((header, body))
+
+    def fail() -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fail)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    node_porter.Porter(FakeWire(), {}).open({"c": 7, "nonce": "n", "program": "echo"})  # type: ignore[arg-type]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    (number, said), (_, _) = sent
+    assert (number, sent[1][0]) == ({"c": 7}, {"c": 7, "end": True})
+    frames = FrameReader("n", "here")
+    frames.feed(said)
+    frame = frames.next()
+    assert frame is not None
+    assert frame.header["error"] == "no further process can be started here: Resource temporarily unavailable"
+    assert "ulimit -u" in frame.header["remedy"]
