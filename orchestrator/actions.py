@@ -19,13 +19,15 @@ from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.measured import render_measured
 from orchestrator.output.plan_text import plan_document, render_commands, render_environment, render_plan
 from orchestrator.output.wording import count
+from orchestrator.phases.ahead import ask_ahead, prove_ways
 from orchestrator.phases.background import Tell, start_in_background
 from orchestrator.phases.connect import close_links, connect
 from orchestrator.phases.exercise import Crew
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.levels import measure_levels
 from orchestrator.phases.mesh import measure_mesh
-from orchestrator.phases.preflight import Proof, ask_for_port, probe_nodes, prove_addresses
+from orchestrator.phases.preflight import Proof, probe_nodes
+from orchestrator.phases.push import begin_push
 from orchestrator.phases.record import Record
 from orchestrator.phases.run import new_run_id, run_on
 from orchestrator.phases.saved import read_answers, refuse_unmeasured, write_answers
@@ -80,10 +82,11 @@ def launch_on(
     with ExitStack() as undo:
         try:
             signals = undo.enter_context(caught_signals())
-            ground = survey_nodes(nodes, settings, env, talk, undo)
+            only_shown = settings.dry_run or settings.print_commands
+            ground = survey_nodes(nodes, settings, env, talk, undo, "" if only_shown else new_run_id(settings.label))
             if not show_findings(ground, talk):
                 return int(Exit.NOT_READY)
-            if settings.dry_run or settings.print_commands:
+            if only_shown:
                 return show_plan(ground, talk)
 
             def leave(record: Record) -> None:
@@ -150,30 +153,37 @@ def refuse_unknown_checks(settings: Settings) -> None:
 
 
 def survey_nodes(
-    nodes: Sequence[Node], settings: Settings, env: tuple[EnvValue, ...], talk: Talk, undo: ExitStack
+    nodes: Sequence[Node],
+    settings: Settings,
+    env: tuple[EnvValue, ...],
+    talk: Talk,
+    undo: ExitStack,
+    run_id: str = "",
 ) -> Ground:
-    """Connect to every node, ask it, prove the addresses, measure what the level asks for, and judge."""
+    """Connect to every node, ask it, prove the addresses, measure what the level asks for, and judge.
+
+    With the id of a run its code is looked at meanwhile; nothing of that is left when the run does not come.
+    """
     size, names = count(len(nodes), "node"), [node.name for node in nodes]
     with talk.waiting(f"connecting to {size}", names) as done:
         links = connect(nodes, settings, done)
     # The run may replace a link that broke: close what is in the list at the end.
     undo.callback(close_links, links)
-    # The head's port needs none of the facts: it is taken meanwhile.
-    question = ask_for_port(links[0], settings)
-    undo.callback(question.close)
+    ahead = ask_ahead(links, nodes, settings, undo)
     with talk.waiting(f"asking {size}", names) as done:
         answers = probe_nodes(links, settings, done, env)
     facts = [answer.facts for answer in answers]
+    begun = begin_push(links, settings, run_id, undo) if run_id else None
     if settings.save_facts is not None:
         # Already now: a node that is lost in what follows must not cost the report.
         write_answers(settings.save_facts, nodes, answers, Survey())
     with talk.waiting(f"proving the addresses of {size}"):
-        proof = prove_addresses(links, nodes, facts, settings, question)
+        proof, mesh = prove_ways(links, nodes, facts, settings, ahead)
     named = tuple(named_interfaces(node, rank, env) for rank, node in enumerate(nodes))
     survey = Survey(reach=proof.reach, named_interfaces=named)
     if proof.places and settings.check:
         with talk.waiting(f"trying the ways between {size}"):
-            survey = survey.model_copy(update={"mesh": measure_mesh(links, nodes, proof.places, settings)})
+            survey = survey.model_copy(update={"mesh": mesh or measure_mesh(links, nodes, proof.places, settings)})
     if settings.check_level > 0:
         survey = measure_under_load(nodes, links, facts, proof, survey, settings, env, talk)
     if settings.save_facts is not None:
@@ -188,6 +198,7 @@ def survey_nodes(
         survey=survey,
         findings=findings,
         env=env,
+        begun=begun,
     )
 
 

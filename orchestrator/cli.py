@@ -5,14 +5,26 @@ from __future__ import annotations
 
 import os
 import sys
+from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator import __version__
 from orchestrator.errors import AortaError, UsageError
-from orchestrator.flags import CHECK, CHECK_SCRIPT, LAUNCH, SCRIPT_WORDS, SHARED, add_verb
+from orchestrator.flags import (
+    CHECK,
+    CHECK_SCRIPT,
+    LAUNCH,
+    SCRIPT_WORDS,
+    SHARED,
+    add_verb,
+    read_options,
+    spare_coercion,
+    without_flags,
+)
 from orchestrator.house_verbs import add_house_verbs
+from orchestrator.light_imports import left_out
 from orchestrator.log_verbs import add_log_verbs
 from orchestrator.run_verbs import add_run_verbs
 from orchestrator.stacks_verb import add_stacks_verb
@@ -89,9 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     call = CallWords("", tuple(given))
     try:
-        root = typer.main.get_command(app)
-        call = split_words(given, _list_options(root), TOP_OPTIONS, os.path.isfile)
-        return _run(root, call)
+        call = split_words(given, list_options(), TOP_OPTIONS, os.path.isfile)
+        return _run(call)
     except AortaError as error:
         from orchestrator.output.errors import print_error
 
@@ -121,14 +132,18 @@ def fill_closed_streams() -> None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115 - open as long as we run
 
 
-def _run(root: Any, call: CallWords) -> int:
+def _run(call: CallWords) -> int:
     if "--version" in call.options and not call.verb:
         typer.echo(f"{PROGRAM} {__version__}")
         return Exit.DONE
     words = [*([call.verb] if call.verb else []), *call.options, *(["--", *call.script] if call.script else [])]
     usage_error: Any = typer.BadParameter.__base__
     try:
-        code = root.main(args=words, prog_name=PROGRAM, standalone_mode=False)
+        if any(word in HELP_OPTIONS for word in call.options):
+            # Our help has no Markdown in it.
+            with left_out("rich.markdown", "rich.traceback"):
+                from typer import rich_utils  # noqa: F401 - typer is about to
+        code = build_parser(call.verb).main(args=words, prog_name=PROGRAM, standalone_mode=False)
     except usage_error as error:
         message = " ".join(error.format_message().split())
         raise UsageError(message, "command line", f"see {PROGRAM} {call.verb} --help") from None
@@ -159,17 +174,21 @@ add_why_verb(app, _build)
 add_house_verbs(app, _build)
 
 
-def _list_options(root: Any) -> dict[str, dict[str, bool]]:
-    """List every verb's options and whether a value follows: told by the parser itself, so that they never differ."""
-    found: dict[str, dict[str, bool]] = {}
-    for verb, command in root.commands.items():
-        options = dict.fromkeys(HELP_OPTIONS, False)
-        for parameter in command.params:
-            if parameter.param_type_name == "option":
-                takes_value = not (parameter.is_flag or parameter.count)
-                options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), takes_value)
-        found[verb] = options
-    return found
+def build_parser(verb: str) -> Any:
+    """Build the parser of one verb; of the others it knows name and help, for all of their flags take longer than a verb."""
+    lean = copy(app)
+    lean.registered_commands = [info if info.name == verb else without_flags(info) for info in app.registered_commands]
+    parser = typer.main.get_command(lean)
+    spare_coercion(parser, verb)
+    return parser
+
+
+def list_options() -> dict[str, dict[str, bool]]:
+    """List every verb's options and whether a value follows, as typer's parser will have them."""
+    return {
+        str(info.name): dict.fromkeys(HELP_OPTIONS, False) | read_options(info.callback)
+        for info in app.registered_commands
+    }
 
 
 def _wants_json(call: CallWords) -> bool:

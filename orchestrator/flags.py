@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.models import OptionInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -164,3 +166,52 @@ def add_verb(
         return command
 
     return register
+
+
+def read_options(command: Any) -> dict[str, bool]:
+    """Read of a verb's function which options it has, and whether a value follows each."""
+    found: dict[str, bool] = {}
+    for annotation in command.__annotations__.values():
+        (option,) = annotation.__metadata__
+        if isinstance(option, OptionInfo):
+            takes_value = not (annotation.__origin__ == bool | None or option.count)
+            # typer has the first spelling where, without Annotated, the default would stand.
+            for spelling in (option.default, *(option.param_decls or ())):
+                found |= dict.fromkeys(str(spelling).split("/"), takes_value)
+    return found
+
+
+def without_flags(info: Any) -> Any:
+    """Copy what typer knows of a verb, without its flags."""
+
+    def command() -> None:
+        """Stand in for the verb where it is only listed."""
+
+    command.__doc__ = info.callback.__doc__
+    listed = copy(info)
+    listed.callback = command
+    return listed
+
+
+class AsGiven:
+    """In the place of typer's coercion: texts stay texts here, and the settings parse them."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Leave a value as it is; where several can be given there is a list."""
+        del ctx
+        several = param.multiple or param.nargs == -1
+        if several:
+            return () if value is None else list(value)
+        return value
+
+
+def spare_coercion(parser: Any, verb: str) -> None:
+    """Keep typer from loading pydantic for flags that take texts or nothing; a typer that does it otherwise stays as it is."""
+    context = typer.Context(parser, **parser.context_settings)
+    command = parser.commands.get(verb)
+    for owner in (parser, command) if command is not None else (parser,):
+        for parameter in owner.get_params(context):
+            annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+            plain = annotation in (str, list[str], bool) or getattr(parameter, "count", False)
+            if plain and hasattr(parameter, "_runtime_param"):
+                parameter._runtime_param = AsGiven()  # noqa: SLF001 - typer has no public way

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from typing import Annotated, Any, Literal, NamedTuple
 
 from orchestrator.noderanges import split_names
 
@@ -120,6 +118,8 @@ def _parse_words(raw: Any) -> tuple[str, ...]:
 
 def _parse_command(raw: Any) -> tuple[str, ...]:
     if isinstance(raw, str) and _is_text(raw):
+        import shlex  # noqa: PLC0415 - few calls have a command
+
         try:
             return tuple(shlex.split(raw))
         except ValueError as error:
@@ -137,7 +137,7 @@ def _parse_agent(raw: Any) -> str:
 
 def _parse_env(raw: Any) -> dict[str, str]:
     if not isinstance(raw, Mapping):
-        raise ValueError("a mapping of NAME: value")  # noqa: TRY004 - pydantic collects ValueErrors
+        raise ValueError("a mapping of NAME: value")  # noqa: TRY004 - a value that is wrong is a ValueError
     for name, value in raw.items():
         if not isinstance(name, str) or not is_env_name(name):
             raise ValueError("names of environment variables (letters, digits and _) as keys")
@@ -193,16 +193,15 @@ def _parse_color(raw: Any) -> str:
     raise ValueError("auto, always or never")
 
 
-class CheckRule(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class CheckRule:
     """What launch.checks says of one check."""
-
-    model_config = ConfigDict(frozen=True)
 
     severity: Literal["warn", "fail"] | None = None
     """What a problem that it finds counts as; None: as the check itself says."""
     skip: bool = False
     reason: str = ""
-    thresholds: Mapping[str, float] = {}
+    thresholds: Mapping[str, float] = field(default_factory=dict)
 
 
 def _parse_rule(name: str, raw: Any) -> CheckRule:
@@ -237,30 +236,39 @@ def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda raw: None if raw is None else parse(raw)
 
 
-Switch = Annotated[bool, BeforeValidator(_parse_switch)]
-Seconds = Annotated[float, BeforeValidator(parse_seconds)]
-SomeSeconds = Annotated[float, BeforeValidator(_parse_some_seconds)]
-MaybeSeconds = Annotated[float | None, BeforeValidator(_or_none(_parse_some_seconds))]
-Amount = Annotated[float, BeforeValidator(_parse_amount)]
-Count = Annotated[int, BeforeValidator(_whole(1))]
-CountOrZero = Annotated[int, BeforeValidator(_whole(0))]
-Verbosity = Annotated[int, BeforeValidator(_whole(-1, 9))]
-MaybePort = Annotated[int | None, BeforeValidator(_or_none(_whole(1, 65535)))]
-Text = Annotated[str, BeforeValidator(_parse_text)]
-MaybeText = Annotated[str | None, BeforeValidator(_or_none(_parse_text))]
-MaybePython = Annotated[str | None, BeforeValidator(_or_none(_parse_python))]
-FilePath = Annotated[Path, BeforeValidator(_parse_path)]
-MaybePath = Annotated[Path | None, BeforeValidator(_or_none(_parse_path))]
-Names = Annotated[tuple[str, ...], BeforeValidator(_parse_names)]
-Words = Annotated[tuple[str, ...], BeforeValidator(_parse_words)]
-CommandWords = Annotated[tuple[str, ...], BeforeValidator(_parse_command)]
-Agent = Annotated[Literal["torchrun", "accelerate", "command"], BeforeValidator(_parse_agent)]
-Env = Annotated[Mapping[str, str], BeforeValidator(_parse_env)]
-Checks = Annotated[Mapping[str, CheckRule], BeforeValidator(_parse_checks)]
-Level = Annotated[int, BeforeValidator(_whole(0, 2))]
-Processes = Annotated[str, BeforeValidator(_parse_processes)]
-Ranks = Annotated[str, BeforeValidator(_parse_ranks)]
-Label = Annotated[str, BeforeValidator(_parse_label)]
-Color = Annotated[Literal["auto", "always", "never"], BeforeValidator(_parse_color)]
-HangAction = Annotated[Literal["warn", "stop", "off"], BeforeValidator(_parse_hang_action)]
-OnDisconnect = Annotated[Literal["keep", "stop"], BeforeValidator(_parse_on_disconnect)]
+class Kind(NamedTuple):
+    """How a kind of value is read: what stands behind its type."""
+
+    parse: Callable[[Any], Any]
+    """Raises a ValueError that says what was expected."""
+    typed: bool = False
+    """Takes what YAML makes of a value; any other kind takes its very characters: 3.0e-4 and 007 stay what was written."""
+
+
+Switch = Annotated[bool, Kind(_parse_switch, typed=True)]
+Seconds = Annotated[float, Kind(parse_seconds, typed=True)]
+SomeSeconds = Annotated[float, Kind(_parse_some_seconds, typed=True)]
+MaybeSeconds = Annotated[float | None, Kind(_or_none(_parse_some_seconds), typed=True)]
+Amount = Annotated[float, Kind(_parse_amount, typed=True)]
+Count = Annotated[int, Kind(_whole(1), typed=True)]
+CountOrZero = Annotated[int, Kind(_whole(0), typed=True)]
+Verbosity = Annotated[int, Kind(_whole(-1, 9), typed=True)]
+MaybePort = Annotated[int | None, Kind(_or_none(_whole(1, 65535)), typed=True)]
+Text = Annotated[str, Kind(_parse_text)]
+MaybeText = Annotated[str | None, Kind(_or_none(_parse_text))]
+MaybePython = Annotated[str | None, Kind(_or_none(_parse_python))]
+FilePath = Annotated[Path, Kind(_parse_path)]
+MaybePath = Annotated[Path | None, Kind(_or_none(_parse_path))]
+Names = Annotated[tuple[str, ...], Kind(_parse_names)]
+Words = Annotated[tuple[str, ...], Kind(_parse_words)]
+CommandWords = Annotated[tuple[str, ...], Kind(_parse_command)]
+Agent = Annotated[Literal["torchrun", "accelerate", "command"], Kind(_parse_agent)]
+Env = Annotated[Mapping[str, str], Kind(_parse_env)]
+Checks = Annotated[Mapping[str, CheckRule], Kind(_parse_checks, typed=True)]
+Level = Annotated[int, Kind(_whole(0, 2), typed=True)]
+Processes = Annotated[str, Kind(_parse_processes)]
+Ranks = Annotated[str, Kind(_parse_ranks)]
+Label = Annotated[str, Kind(_parse_label)]
+Color = Annotated[Literal["auto", "always", "never"], Kind(_parse_color, typed=True)]
+HangAction = Annotated[Literal["warn", "stop", "off"], Kind(_parse_hang_action)]
+OnDisconnect = Annotated[Literal["keep", "stop"], Kind(_parse_on_disconnect)]

@@ -12,7 +12,6 @@ from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.kill_text import is_clean, kill_document, kill_exit, render_kill, render_notified
 from orchestrator.output.question import confirm
 from orchestrator.output.wording import count
-from orchestrator.phases.attend import settle
 from orchestrator.phases.connect import close_links
 from orchestrator.phases.control import HEARD_S, ask_controller, has_controller, name_controller
 from orchestrator.phases.known_runs import KnownRun, choose_run, choose_runs, reach_settings, read_known_runs
@@ -20,7 +19,6 @@ from orchestrator.phases.notify import notify_ranks, parse_signal
 from orchestrator.phases.record import end_entry
 from orchestrator.phases.saved_run import SavedRun, read_saved_run
 from orchestrator.phases.stop import stop_known
-from orchestrator.phases.view import View, watch_run
 from orchestrator.settings import Settings
 from orchestrator.stranger_actions import kill_found, names_nodes
 from orchestrator.transport import Link
@@ -82,6 +80,8 @@ def close_record(known: KnownRun, settings: Settings, talk: Talk, links: Mapping
     saved = record_of(known)
     if saved is not None and not saved.complete:
         if not has_controller(known.run_id):
+            from orchestrator.phases.attend import settle  # noqa: PLC0415 - it loads all that judges a run
+
             try:
                 settle(known, settings, talk, links)
             except AortaError as error:
@@ -115,5 +115,7 @@ def attach(settings: Settings, run: str | None) -> int:
     """Show a run live again, wherever its controller went, and end with its exit code."""
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
     known = choose_run(read_known_runs(Path.home()), run, "attach")
+    from orchestrator.phases.view import View, watch_run  # noqa: PLC0415 - kill has no use for it
+
     view = View(known, reach_settings(settings, known), talk)
     return watch_run(view)

@@ -1,106 +1,105 @@
 """The settings of one call: flag > AORTA_LAUNCH_* variable > config > default, and who won."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator import kinds
-from orchestrator.config import ConfigFile, read_config
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.setting_names import VARIABLE_PREFIX, config_name, flag_name, variable_name
 
+if TYPE_CHECKING:
+    from orchestrator.config import ConfigFile
+
 NOT_IN_CONFIG = frozenset(
     {
-        *("config", "config_text", "origins", "json_output", "verbosity"),
+        *("config", "json_output", "verbosity"),
         *("flag_env", "detach", "dry_run", "print_commands"),
         *("checks_only", "check_level", "strict", "every_finding", "save_facts", "from_facts"),
     }
 )
 """What belongs to one call, not to a file that many calls share."""
 
-NOT_IN_VARIABLES = frozenset(
-    {"config_text", "origins", "flag_env", "env", "script", "module", "args", "checks", "require_paths"}
-)
+NOT_IN_VARIABLES = frozenset({"flag_env", "env", "script", "module", "args", "checks", "require_paths"})
 
 CHECK_FLAGS = frozenset({"--level", "--only", "--save-facts", "--from-facts"})
 """Those that launch does not have."""
 
+FORWARDED = ("NCCL_*", "RCCL_*", "GLOO_*", "TORCH_*", "HSA_*", "HIP_*", "WANDB_*", "HF_*")
 
-class Settings(BaseModel):
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
     """The final values of one call, in the words of the `launch:` section."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    nodes: Annotated[kinds.FilePath, "The node list."] = Path("node_ip_list.txt")
+    include: Annotated[kinds.Names, "Only these nodes: names, ranges like node[1-4], node ranks like 0-3."] = ()
+    exclude: Annotated[kinds.Names, "Without these nodes: names, ranges, node ranks."] = ()
 
-    nodes: kinds.FilePath = Field(Path("node_ip_list.txt"), description="The node list.")
-    include: kinds.Names = Field((), description="Only these nodes: names, ranges like node[1-4], node ranks like 0-3.")
-    exclude: kinds.Names = Field((), description="Without these nodes: names, ranges, node ranks.")
+    user: Annotated[kinds.MaybeText, "SSH user, where the node list names none."] = None
+    ssh_port: Annotated[kinds.MaybePort, "SSH port, where the node list names none."] = None
+    identity: Annotated[kinds.MaybePath, "SSH key file, where the node list names none."] = None
+    connect_timeout_s: Annotated[kinds.SomeSeconds, "Time for one node to let us in."] = 10.0
+    fanout: Annotated[kinds.Count, "Nodes that are worked on at the same time."] = 64
+    accept_new_host_keys: Annotated[kinds.Switch, "Trust and remember host keys not seen before."] = False
 
-    user: kinds.MaybeText = Field(None, description="SSH user, where the node list names none.")
-    ssh_port: kinds.MaybePort = Field(None, description="SSH port, where the node list names none.")
-    identity: kinds.MaybePath = Field(None, description="SSH key file, where the node list names none.")
-    connect_timeout_s: kinds.SomeSeconds = Field(10.0, description="Time for one node to let us in.")
-    fanout: kinds.Count = Field(64, description="Nodes that are worked on at the same time.")
-    accept_new_host_keys: kinds.Switch = Field(False, description="Trust and remember host keys not seen before.")
+    script: Annotated[kinds.MaybeText, "The training script, relative to the project."] = None
+    module: Annotated[kinds.MaybeText, "A module to run instead of a script."] = None
+    args: Annotated[kinds.Words, "Words for the script; {config}, {output_dir}, {run_id}, {node_rank}."] = ()
+    agent: Annotated[kinds.Agent, "What starts the ranks of a node: torchrun, accelerate, command."] = "torchrun"
+    command: Annotated[
+        kinds.CommandWords,
+        "Words for agent: command; {python}, {master_addr}, {master_port}, {nnodes}, {nproc_per_node}, {world_size}, {first_rank} and those of args.",
+    ] = ()
+    equal_nodes: Annotated[kinds.Switch, "Refuse nodes with unequal numbers of processes."] = False
+    nproc_per_node: Annotated[kinds.Processes, "Processes a node: auto, gpu, cpu or a number."] = "auto"
+    master_port: Annotated[kinds.MaybePort, "Rendezvous port on the head; null: a free one."] = None
+    timeout_s: Annotated[kinds.MaybeSeconds, "Stop the run after this time; null: never."] = None
+    grace_s: Annotated[kinds.Seconds, "Time between TERM and KILL when a run is stopped."] = 30.0
+    failure_grace_s: Annotated[kinds.Seconds, "The same, after a rank has failed."] = 2.0
+    lost_after_s: Annotated[kinds.SomeSeconds, "Silence after which a node counts as lost."] = 60.0
+    on_disconnect: Annotated[kinds.OnDisconnect, "What nodes do without a controller: keep, stop."] = "keep"
+    lease_s: Annotated[kinds.SomeSeconds, "With stop: how long it goes on without one."] = 600.0
+    log_space_mib: Annotated[kinds.CountOrZero, "Most that a run's logs keep on a node; 0: all."] = 2048
+    join_timeout_s: Annotated[kinds.SomeSeconds, "Time for all agents to meet."] = 180.0
+    hang_after_s: Annotated[kinds.SomeSeconds, "No output and no step for so long, all idle: a hang."] = 600.0
+    hang_grace_s: Annotated[kinds.SomeSeconds, "From the start to the first step nothing is judged."] = 900.0
+    hang_action: Annotated[kinds.HangAction, "What comes of a hang: warn, stop (exit code 1) or off."] = "warn"
+    rank_hook: Annotated[
+        kinds.Switch, "A hook of ours in every rank: error files without @record, stacks without ptrace."
+    ] = False
+    py_spy: Annotated[kinds.MaybePath, "A py-spy of this machine for nodes that have none; null: found."] = None
+    ranks: Annotated[kinds.Ranks, "Ranks that the screen shows: 0, all or a list like 0,3-5."] = "0"
 
-    script: kinds.MaybeText = Field(None, description="The training script, relative to the project.")
-    module: kinds.MaybeText = Field(None, description="A module to run instead of a script.")
-    args: kinds.Words = Field((), description="Words for the script; {config}, {output_dir}, {run_id}, {node_rank}.")
-    agent: kinds.Agent = Field(
-        "torchrun", description="What starts the ranks of a node: torchrun, accelerate, command."
+    env: Annotated[kinds.Env, "Environment of the ranks; {config}, {output_dir}, {run_id}, {node_rank}."] = field(
+        default_factory=dict
     )
-    command: kinds.CommandWords = Field(
-        (),
-        description="Words for agent: command; {python}, {master_addr}, {master_port}, {nnodes}, {nproc_per_node}, {world_size}, {first_rank} and those of args.",
+    env_file: Annotated[kinds.MaybePath, "File of NAME=VALUE lines; its values are secret."] = None
+    forward_env: Annotated[kinds.Names, "Variables of this machine that travel to the ranks."] = FORWARDED
+    python: Annotated[kinds.MaybePython, "Interpreter on the nodes, an absolute path; null: found."] = None
+    conda_env: Annotated[kinds.MaybeText, "Conda environment whose interpreter is used."] = None
+
+    project: Annotated[kinds.FilePath, "The folder that is pushed to the nodes."] = Path()
+    workdir: Annotated[kinds.MaybeText, "Where it lies on a node; null: ~/.aorta/code/<project>."] = None
+    push: Annotated[kinds.Switch, "Push the project before the start."] = True
+    push_warn_mib: Annotated[kinds.Amount, "Warn when the project is larger."] = 200.0
+    push_warn_files: Annotated[kinds.CountOrZero, "Warn when it has more files."] = 20000
+    ignore: Annotated[kinds.Names, "Patterns not to push, beside .gitignore and .aortaignore."] = ()
+
+    check: Annotated[kinds.Switch, "Check the nodes before the start."] = True
+    checks_skip: Annotated[kinds.Names, "Checks that are left out."] = ()
+    checks: Annotated[kinds.Checks, "A check by name: severity, skip, reason, its thresholds."] = field(
+        default_factory=dict
     )
-    equal_nodes: kinds.Switch = Field(False, description="Refuse nodes with unequal numbers of processes.")
-    nproc_per_node: kinds.Processes = Field("auto", description="Processes a node: auto, gpu, cpu or a number.")
-    master_port: kinds.MaybePort = Field(None, description="Rendezvous port on the head; null: a free one.")
-    timeout_s: kinds.MaybeSeconds = Field(None, description="Stop the run after this time; null: never.")
-    grace_s: kinds.Seconds = Field(30.0, description="Time between TERM and KILL when a run is stopped.")
-    failure_grace_s: kinds.Seconds = Field(2.0, description="The same, after a rank has failed.")
-    lost_after_s: kinds.SomeSeconds = Field(60.0, description="Silence after which a node counts as lost.")
-    on_disconnect: kinds.OnDisconnect = Field("keep", description="What nodes do without a controller: keep, stop.")
-    lease_s: kinds.SomeSeconds = Field(600.0, description="With stop: how long it goes on without one.")
-    log_space_mib: kinds.CountOrZero = Field(2048, description="Most that a run's logs keep on a node; 0: all.")
-    join_timeout_s: kinds.SomeSeconds = Field(180.0, description="Time for all agents to meet.")
-    hang_after_s: kinds.SomeSeconds = Field(600.0, description="No output and no step for so long, all idle: a hang.")
-    hang_grace_s: kinds.SomeSeconds = Field(900.0, description="From the start to the first step nothing is judged.")
-    hang_action: kinds.HangAction = Field("warn", description="What comes of a hang: warn, stop (exit code 1) or off.")
-    rank_hook: kinds.Switch = Field(
-        False, description="A hook of ours in every rank: error files without @record, stacks without ptrace."
-    )
-    py_spy: kinds.MaybePath = Field(None, description="A py-spy of this machine for nodes that have none; null: found.")
-    ranks: kinds.Ranks = Field("0", description="Ranks that the screen shows: 0, all or a list like 0,3-5.")
+    require_paths: Annotated[kinds.Words, "Paths that must be there on every node."] = ()
+    require_commands: Annotated[kinds.Names, "Programs that must be on the PATH of every node."] = ()
 
-    env: kinds.Env = Field({}, description="Environment of the ranks; {config}, {output_dir}, {run_id}, {node_rank}.")
-    env_file: kinds.MaybePath = Field(None, description="File of NAME=VALUE lines; its values are secret.")
-    forward_env: kinds.Names = Field(
-        ("NCCL_*", "RCCL_*", "GLOO_*", "TORCH_*", "HSA_*", "HIP_*", "WANDB_*", "HF_*"),
-        description="Variables of this machine that travel to the ranks.",
-    )
-    python: kinds.MaybePython = Field(None, description="Interpreter on the nodes, an absolute path; null: found.")
-    conda_env: kinds.MaybeText = Field(None, description="Conda environment whose interpreter is used.")
-
-    project: kinds.FilePath = Field(Path(), description="The folder that is pushed to the nodes.")
-    workdir: kinds.MaybeText = Field(None, description="Where it lies on a node; null: ~/.aorta/code/<project>.")
-    push: kinds.Switch = Field(True, description="Push the project before the start.")
-    push_warn_mib: kinds.Amount = Field(200.0, description="Warn when the project is larger.")
-    push_warn_files: kinds.CountOrZero = Field(20000, description="Warn when it has more files.")
-    ignore: kinds.Names = Field((), description="Patterns not to push, beside .gitignore and .aortaignore.")
-
-    check: kinds.Switch = Field(True, description="Check the nodes before the start.")
-    checks_skip: kinds.Names = Field((), description="Checks that are left out.")
-    checks: kinds.Checks = Field({}, description="A check by name: severity, skip, reason, its thresholds.")
-    require_paths: kinds.Words = Field((), description="Paths that must be there on every node.")
-    require_commands: kinds.Names = Field((), description="Programs that must be on the PATH of every node.")
-
-    label: kinds.Label = Field("multinode", description="First part of the run id.")
-    experiments_dir: kinds.FilePath = Field(Path("experiments"), description="Where experiment directories are made.")
-    color: kinds.Color = Field("auto", description="Colour on the screen: auto, always or never.")
+    label: Annotated[kinds.Label, "First part of the run id."] = "multinode"
+    experiments_dir: Annotated[kinds.FilePath, "Where experiment directories are made."] = Path("experiments")
+    color: Annotated[kinds.Color, "Colour on the screen: auto, always or never."] = "auto"
 
     config: kinds.MaybePath = None
     json_output: kinds.Switch = False
@@ -116,12 +115,29 @@ class Settings(BaseModel):
     save_facts: kinds.MaybePath = None
     from_facts: kinds.MaybePath = None
     config_text: str | None = None
-    origins: Mapping[str, str] = {}
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Let every value pass its kind's parser; a wrong one is a ValueError."""
+        for key, kind in KINDS.items():
+            object.__setattr__(self, key, kind.parse(getattr(self, key)))
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> "Settings":
+        """Copy them with other values, which are of their kinds already."""
+        changed = copy(self)
+        vars(changed).update(update)
+        return changed
+
+
+KINDS: dict[str, kinds.Kind] = {
+    one.name: one.type.__metadata__[0] for one in fields(Settings) if hasattr(one.type, "__metadata__")
+}
+"""What each setting takes; not of those that only say how the others came to be."""
 
 
 def config_keys() -> tuple[str, ...]:
     """List the settings that a config can hold, in the order of the example."""
-    return tuple(key for key in Settings.model_fields if key not in NOT_IN_CONFIG)
+    return tuple(key for key in KINDS if key not in NOT_IN_CONFIG)
 
 
 def build_settings(flags: Mapping[str, Any], environ: Mapping[str, str], script_words: Sequence[str] = ()) -> Settings:
@@ -134,7 +150,7 @@ def build_settings(flags: Mapping[str, Any], environ: Mapping[str, str], script_
     flags = {key: value for key, value in flags.items() if value is not None}
     sets = tuple(flags.pop("set", ()))
     values: dict[str, Any] = {}
-    origins = dict.fromkeys((key for key in Settings.model_fields if key not in {"origins", "config_text"}), "default")
+    origins = dict.fromkeys(KINDS, "default")
     variables = _read_variables(environ)
     config = _find_config(flags, variables, sets)
     if config is not None:
@@ -180,11 +196,12 @@ def render_origins(settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def _find_config(flags: Mapping[str, Any], variables: Mapping[str, str], sets: Sequence[str]) -> ConfigFile | None:
-    if "config" in flags:
-        return read_config(_judge("config", flags["config"], "flag --config"), sets)
-    if "config" in variables:
-        return read_config(_judge("config", variables["config"], f"variable {variable_name('config')}"), sets)
+def _find_config(flags: Mapping[str, Any], variables: Mapping[str, str], sets: Sequence[str]) -> "ConfigFile | None":
+    for given, where in ((flags, "flag --config"), (variables, f"variable {variable_name('config')}")):
+        if "config" in given:
+            from orchestrator.config import read_config  # noqa: PLC0415 - yaml is for those who have one
+
+            return read_config(_judge("config", given["config"], where), sets)
     if sets:
         raise UsageError(
             "there is no config to set it in",
@@ -194,7 +211,7 @@ def _find_config(flags: Mapping[str, Any], variables: Mapping[str, str], sets: S
     return None
 
 
-def _take_config(config: ConfigFile, values: dict[str, Any], origins: dict[str, str]) -> None:
+def _take_config(config: "ConfigFile", values: dict[str, Any], origins: dict[str, str]) -> None:
     keys = {config_name(key): key for key in config_keys()}
     for entry in config.launch:
         key = keys.get(entry.key)
@@ -205,7 +222,7 @@ def _take_config(config: ConfigFile, values: dict[str, Any], origins: dict[str, 
                 where=entry.where,
                 remedy="config/launch.example.yaml names every key of the launch: section",
             )
-        typed = isinstance(entry.value, bool) or not _takes_text(key)
+        typed = isinstance(entry.value, bool) or KINDS[key].typed
         raw = entry.value if typed else entry.text
         values[key] = _judge(key, raw, entry.where, f"launch.{entry.key}: ")
         origins[key] = f"flag {entry.where}" if entry.where.startswith("--set") else f"config {entry.where}"
@@ -214,16 +231,8 @@ def _take_config(config: ConfigFile, values: dict[str, Any], origins: dict[str, 
         raise ConfigError("launch.script and launch.module are both given", where=where, remedy="keep one of them")
 
 
-def _takes_text(key: str) -> bool:
-    # What a person wrote as 3.0e-4 or 007 reaches the script as those very characters.
-    return Settings.model_fields[key].annotation not in (bool, int, float, float | None, int | None) and key not in (
-        "color",
-        "checks",
-    )
-
-
 def _read_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    known = {variable_name(key): key for key in Settings.model_fields if key not in NOT_IN_VARIABLES}
+    known = {variable_name(key): key for key in KINDS if key not in NOT_IN_VARIABLES}
     found: dict[str, str] = {}
     for name, value in environ.items():
         if not name.startswith(VARIABLE_PREFIX) or not value:
@@ -252,21 +261,13 @@ def _take_script(words: Sequence[str], values: dict[str, Any], origins: dict[str
         origins[key] = "command line"
 
 
-@cache
-def _adapter(key: str) -> TypeAdapter[Any]:
-    field = Settings.model_fields[key]
-    annotated: Any = Annotated[(field.annotation, *field.metadata)]  # type: ignore[misc,unused-ignore]
-    return TypeAdapter(annotated)
-
-
 def _judge(key: str, raw: Any, where: str, named: str = "") -> Any:
     try:
-        return _adapter(key).validate_python(raw)
-    except ValidationError as error:
-        cause = error.errors()[0].get("ctx", {}).get("error", error.errors()[0]["msg"])
+        return KINDS[key].parse(raw)
+    except ValueError as error:
         shown = "" if key in {"env", "flag_env"} else f", not {raw!r}"
         # A flag or a variable is named by `where`; of a key in the config that is only the file and the line.
-        raise ConfigError(f"{named}expected {cause}{shown}", where=where, remedy=_how_to_set(where)) from None
+        raise ConfigError(f"{named}expected {error}{shown}", where=where, remedy=_how_to_set(where)) from None
 
 
 def _how_to_set(where: str) -> str:

@@ -9,12 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.live import Live
-
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.pipes import wait_read
 from orchestrator.output.status_table import render_status, status_document
-from orchestrator.phases.attend import settle
 from orchestrator.phases.known_runs import KnownRun, choose_run, reach_settings, read_known_runs
 from orchestrator.phases.status import Asker, gather_status
 from orchestrator.values import Exit
@@ -55,6 +52,8 @@ def status(settings: Settings, run: str | None, every_s: float | None) -> int:
 def watch(known: KnownRun, asker: Asker, talk: Talk, every_s: float) -> RunStatus:
     """Show a status again and again until the run is over, has to be brought to its end, or nobody looks any more."""
     out = sys.stdout
+    from rich.live import Live  # noqa: PLC0415 - only here something moves
+
     live = Live(console=talk.out, auto_refresh=False) if talk.out.is_terminal and not talk.as_json else None
     with live or nullcontext():
         while True:
@@ -74,6 +73,8 @@ def complete(seen: RunStatus, known: KnownRun, asker: Asker, reach: Settings, ta
     if again(known).live:  # else its controller has just done so
         what = "the launcher was killed before the start" if seen.unstarted else "something happened on its nodes"
         talk.say(f"nobody watches {known.run_id}, and {what}: bringing it to its end")
+        from orchestrator.phases.attend import settle  # noqa: PLC0415 - it loads all that judges a run
+
         settle(known, reach, talk)
     done = gather_status(again(known), asker)
     # What the nodes said before is what one wants to see beside the verdict.

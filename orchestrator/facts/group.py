@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from orchestrator.errors import NodeError
+from orchestrator.typed_json import OddValueError, from_json
 
 Group = TypeVar("Group", bound="FactGroup")
 
 
-class FactGroup(BaseModel):
-    """A group of facts; what a newer or older probe says beside them is left alone."""
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class FactGroup:
+    """A group of facts: each class below it is a frozen dataclass; what a newer or older probe says beside is left alone."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "ignore"}
+    """For the JSON Schema."""
+
+    def __init_subclass__(cls) -> None:
+        """Make it one."""
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> Self:
+        """Copy them with other values."""
+        return replace(self, **update)  # type: ignore[type-var] # mypy knows of the classes below, not of this one
 
 
 def parse_group(kind: type[Group], raw: Any, where: str) -> Group:
@@ -25,13 +35,10 @@ def parse_group(kind: type[Group], raw: Any, where: str) -> Group:
         NodeError: a value has the wrong type.
     """
     try:
-        # Strict as JSON is: a list is what a tuple comes as, and a text is never a number.
-        return kind.model_validate_json(json.dumps({} if raw is None else raw))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        return from_json(kind, {} if raw is None else raw)
+    except OddValueError as error:
         raise NodeError(
-            what=f"the probe's answer is odd: {kind.__name__} {place}: {first['msg']}, not {first['input']!r}",
+            what=f"the probe's answer is odd: {kind.__name__} {error}",
             where=where,
             remedy="run the same command with -vv and report it",
         ) from None

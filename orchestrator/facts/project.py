@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from orchestrator.facts.group import FactGroup
 
@@ -70,7 +71,7 @@ class ProjectFacts(FactGroup):
     """What it imports later, or only under a condition."""
     imports_sure: bool = True
     """False: it changes sys.path itself."""
-    imports_beside: Mapping[str, str] = {}
+    imports_beside: Mapping[str, str] = field(default_factory=dict)
     """Modules of the project that no path leads to, and the folder that holds them."""
     imports_trouble: str = ""
     packages: Mapping[str, str] | None = None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Iterator, List, Optional
 
 from orchestrator.node.probe_command import read_text
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Iterator, List, Optional
 
 ROOT = "/sys/fs/cgroup"
 

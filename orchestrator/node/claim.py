@@ -9,15 +9,16 @@ held for moments, around each of these steps.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
 
 from orchestrator.node.tree_state import MARKER, MARKER_FOLDER, read_json
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any
 
 USERS = os.path.join(MARKER_FOLDER, "users")
 LOCK, PUSHING = ".lock", ".pushing"
@@ -29,6 +30,7 @@ PAUSE_S = 0.02
 OLD_TICKET_S = 86400.0
 AWAITED_S = 20.0
 """From a new ticket to its supervisor."""
+FRESH_NS = 1_000_000_000
 HELD = b"held"
 """Stands in a ticket that had its supervisor."""
 REFUSED = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -58,23 +60,39 @@ def open_lock(folder: str, name: str, flags: int = os.O_CREAT) -> int:
     return os.open(os.path.join(folder, name), os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
 
 
-@contextlib.contextmanager
-def one_at_a_time(folder: str) -> Iterator[None]:
-    """Let nobody else look at the tickets meanwhile.
+class OneAtATime:
+    """Lets nobody else look at the tickets meanwhile."""
 
-    Raises:
-        OSError: this file system has no locks, or somebody stands still with this one.
-    """
-    handle = open_lock(folder, LOCK)
-    try:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.handle = -1
+
+    def __enter__(self) -> None:
+        """Wait for the lock.
+
+        Raises:
+            OSError: this file system has no locks, or somebody stands still with this one.
+        """
+        self.handle = open_lock(self.folder, LOCK)
+        try:
+            got = self._wait()
+        except BaseException:
+            os.close(self.handle)
+            raise
+        if not got:
+            os.close(self.handle)
+            raise OSError(errno.ETIMEDOUT, "somebody holds it and stands still", os.path.join(self.folder, LOCK))
+
+    def _wait(self) -> bool:
         end = time.monotonic() + LOCK_S
-        while not try_lock(handle, fcntl.LOCK_EX):
+        while not try_lock(self.handle, fcntl.LOCK_EX):
             if time.monotonic() > end:
-                raise OSError(errno.ETIMEDOUT, "somebody holds it and stands still", os.path.join(folder, LOCK))
+                return False
             time.sleep(PAUSE_S)
-        yield
-    finally:
-        os.close(handle)
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.handle)
 
 
 def read_filler(handle: int) -> str:
@@ -129,7 +147,7 @@ class Claim:
         while True:
             try:
                 os.makedirs(self.folder, exist_ok=True)
-                with one_at_a_time(self.folder):
+                with OneAtATime(self.folder):
                     answer = self._try_fill()
             except OSError as error:
                 self.without = describe(error, self.folder)
@@ -174,7 +192,7 @@ class Claim:
         if not os.path.isdir(self.folder):
             return
         try:
-            with one_at_a_time(self.folder):
+            with OneAtATime(self.folder):
                 handle = open_lock(self.folder, self.ticket)
                 os.utime(handle)
                 self.left = os.fstat(handle).st_mtime_ns
@@ -186,14 +204,22 @@ class Claim:
         except OSError as error:
             self.without = describe(error, self.folder)
 
+    def renew(self) -> None:
+        """Let the time begin anew in which the supervisor is awaited: the checks may have taken long since we looked."""
+        if self.left and time.time_ns() - self.left > FRESH_NS:
+            self.use()
+
     def withdraw(self) -> None:
         """Take the ticket back: nothing will be started."""
         if not self.left:
             return
         path = os.path.join(self.folder, self.ticket)
-        with contextlib.suppress(OSError), one_at_a_time(self.folder):
-            if os.stat(path).st_mtime_ns == self.left:
-                os.unlink(path)
+        try:
+            with OneAtATime(self.folder):
+                if os.stat(path).st_mtime_ns == self.left:
+                    os.unlink(path)
+        except OSError:
+            pass
 
 
 def drop_free(folder: str, name: str) -> str:
@@ -224,7 +250,7 @@ def hold(workdir: str, run_id: str, node_rank: int) -> int:
     if not os.path.isdir(folder):
         return -1
     try:
-        with one_at_a_time(folder):
+        with OneAtATime(folder):
             try:
                 handle = open_lock(folder, name, 0)
             except FileNotFoundError:

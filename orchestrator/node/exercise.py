@@ -18,10 +18,13 @@ import select
 import signal
 import subprocess
 import time
-from typing import Any
 
 from orchestrator.node import agent, processes
 from orchestrator.node.wire import Lines, Wire
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any
 
 LOADER = (
     # Nothing that lies in the folder of this process is imported instead of what is installed.
@@ -228,6 +231,7 @@ def leave(number: int, frame: Any) -> None:
 def main(request: dict[str, Any], wire: Wire, modules: dict[str, str]) -> None:
     """Start the processes, carry words both ways, and leave nothing."""
     del modules
+    processes.open_libc()  # not between fork and exec
     engine = Engine(request, wire)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)

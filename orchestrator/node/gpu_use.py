@@ -8,12 +8,18 @@ import re
 import signal
 import subprocess
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from orchestrator.node import processes, smi
 from orchestrator.node.probe_gpus import find_tool
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+    Facts = Dict[str, Any]
+    Read = Callable[[str], List[Facts]]
+    Words = Tuple[List[str], Read]
+
 LIMIT_S = 5.0
 BYTES_LIMIT = 4 << 20
 SHAPE = "--format=csv,noheader,nounits"
@@ -27,6 +33,7 @@ class Asked:
         self.name = os.path.basename(argv[0])
         self._limit_s = limit_s
         self._written = bytearray()
+        processes.open_libc()
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -84,9 +91,6 @@ def _die_with_asker() -> None:
 
 def _quote(said: List[str]) -> str:
     return f": {said[-1][:200]}" if said else ""
-
-
-Read = Callable[[str], List[Facts]]
 
 
 class GpuQuestion:
@@ -227,7 +231,6 @@ def _use(index: int, uuid: str, total: Optional[int], used: Optional[int], busy:
     return {"index": index, "uuid": uuid, "total_mib": total, "used_mib": used, "util_percent": busy}
 
 
-Words = Tuple[List[str], Read]
 TOOLS: Tuple[Tuple[str, Words, Words], ...] = (
     (
         "nvidia-smi",

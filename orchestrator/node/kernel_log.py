@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import grp
 import os
-import re
-import shutil
-from typing import Callable, Iterator, List, Tuple
 
-from orchestrator.node.probe_command import NoAnswerError, ask
+from orchestrator.node.probe_command import NoAnswerError, ask, find_program
 
-Line = Tuple[float, str]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Callable, Iterator, List, Tuple
+
+    Line = Tuple[float, str]
+
 KMSG = "/dev/kmsg"
 JOURNAL_GROUPS = frozenset({"adm", "systemd-journal", "wheel"})
 """Who may read the kernel's part of the journal."""
 JOURNAL_LIMIT_S = 4.0
 MOST_BYTES = 1 << 24
+RECORD_BYTES = 1 << 13
+"""No record of the ring buffer is longer."""
+FIELDS = 4
+"""Before the text: level, number, time, and what newer kernels add."""
 
 
 def read_lines(keep: Callable[[bytes], bool]) -> Tuple[List[Line], str]:
@@ -42,7 +46,7 @@ def _read_kmsg(keep: Callable[[bytes], bool]) -> List[Line]:
     try:
         while size < MOST_BYTES:
             try:
-                part = os.read(handle, 1 << 16)
+                part = os.read(handle, RECORD_BYTES)
             except BrokenPipeError:
                 # The oldest line was overwritten while we read.
                 continue
@@ -59,8 +63,8 @@ def _read_kmsg(keep: Callable[[bytes], bool]) -> List[Line]:
 
 
 def _read_journal(keep: Callable[[bytes], bool]) -> List[Line]:
-    tool = shutil.which("journalctl")
-    if tool is None:
+    tool = find_program("journalctl")
+    if not tool:
         raise NoAnswerError("no journalctl")
     if os.geteuid() != 0 and not JOURNAL_GROUPS & set(_group_names()):
         # It would show an empty journal, which is not the same as nothing to tell.
@@ -73,21 +77,28 @@ def _read_journal(keep: Callable[[bytes], bool]) -> List[Line]:
 
 
 def _group_names() -> Iterator[str]:
+    import grp  # noqa: PLC0415 - asked only where the ring buffer is not to be read
+
     for number in os.getgroups():
-        with contextlib.suppress(KeyError):
+        try:
             yield grp.getgrgid(number).gr_name
+        except KeyError:
+            continue
 
 
 def parse_kmsg(text: str) -> Iterator[Line]:
     """Read records of /dev/kmsg: "6,1234,98765432,-;text"; give seconds since boot and text."""
     for line in text.splitlines():
-        match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", line)
-        if match is not None:
-            yield int(match.group(1)) / 1e6, match.group(2)
+        head, semicolon, text = line.partition(";")
+        fields = head.split(",", 3)
+        if semicolon and len(fields) == FIELDS and all(field.isdecimal() for field in fields[:3]):
+            yield int(fields[2]) / 1e6, text
 
 
 def parse_dmesg(text: str) -> Iterator[Line]:
     """Read lines of dmesg or journalctl -o short-monotonic: "[ 1234.567890] text"."""
+    import re  # noqa: PLC0415 - dear, and asked only where the ring buffer is not to be read
+
     for line in text.splitlines():
         match = re.match(r"\[\s*(\d+\.\d+)\]\s+(.*)", line)
         if match is not None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import grp
 import os
 import pwd
-import selectors
-import signal
-import subprocess
-import threading
 import time
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from orchestrator.node.atonce import do_at_once
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 LIMIT_S = 5.0
 BYTES_LIMIT = 32 << 20
@@ -28,6 +28,10 @@ class NoAnswerError(Exception):
     """All that it complained of."""
 
 
+class OddOutputError(Exception):
+    """A tool printed something that this version of us does not know."""
+
+
 def ask(
     argv: Sequence[str],
     limit_s: float = LIMIT_S,
@@ -36,80 +40,28 @@ def ask(
     cwd: str = "/",
 ) -> str:
     """Run a command to its end and give what it wrote to stdout."""
+    from orchestrator.node.spawn import Child  # noqa: PLC0415 - most who read files of /proc here ask no command
+
     name = os.path.basename(argv[0])
+    until = time.monotonic() + limit_s
     try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE if text else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env=None if env is None else dict(env),
-            # With a session of its own it can be killed with all that it started.
-            start_new_session=True,
-        )
+        child = Child(argv, env, cwd, fed=bool(text))
     except OSError as error:
         raise NoAnswerError(f"{name}: {error.strerror or error}") from None
     try:
-        out, err = _communicate(process, text.encode(), limit_s)
-    except subprocess.TimeoutExpired:
-        _end(process)
+        out, err, code = child.converse(text.encode(), until, BYTES_LIMIT)
+    except TimeoutError:
+        child.end()
         raise NoAnswerError(f"{name} {TIME_IS_UP} {limit_s:g} s") from None
     except OverflowError:
-        _end(process)
+        child.end()
         raise NoAnswerError(f"{name} wrote more than {BYTES_LIMIT >> 20} MiB") from None
-    if process.returncode != 0:
+    if code != 0:
         said = (err or out).decode("utf-8", "replace").strip().splitlines()
-        failed = NoAnswerError(f"{name} ended with {process.returncode}" + (f": {said[-1][:200]}" if said else ""))
+        failed = NoAnswerError(f"{name} ended with {code}" + (f": {said[-1][:200]}" if said else ""))
         failed.out, failed.said = out.decode("utf-8", "replace"), "\n".join(said)
         raise failed
     return out.decode("utf-8", "replace")
-
-
-def _communicate(process: "subprocess.Popen[bytes]", text: bytes, limit_s: float) -> Tuple[bytes, bytes]:
-    """Do as Popen.communicate does, but give up on one that writes without end: it would fill the node's memory."""
-    until = time.monotonic() + limit_s
-    written: Dict[int, List[bytes]] = {}
-    room = BYTES_LIMIT
-    with selectors.DefaultSelector() as selector:
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            written[pipe.fileno()] = []
-            selector.register(pipe, selectors.EVENT_READ)
-        if process.stdin is not None:
-            os.set_blocking(process.stdin.fileno(), False)
-            selector.register(process.stdin, selectors.EVENT_WRITE)
-        while selector.get_map():
-            ready = selector.select(until - time.monotonic())
-            if time.monotonic() >= until:
-                raise subprocess.TimeoutExpired(process.args, limit_s)
-            for key, events in ready:
-                if events & selectors.EVENT_WRITE:
-                    text = _feed(key.fd, text)
-                    ended = not text
-                else:
-                    chunk = os.read(key.fd, 1 << 16)
-                    written[key.fd].append(chunk)
-                    room -= len(chunk)
-                    ended = not chunk
-                if room < 0:
-                    raise OverflowError
-                if ended:
-                    selector.unregister(key.fileobj)
-                    key.fileobj.close()  # type: ignore[union-attr]
-    process.wait(max(until - time.monotonic(), 0))
-    out, err = (b"".join(chunks) for chunks in written.values())
-    return out, err
-
-
-def _feed(fd: int, text: bytes) -> bytes:
-    """Write what fits, and give what is left; nothing is left for one that reads no more."""
-    try:
-        return text[os.write(fd, text[: 1 << 16]) :]
-    except BlockingIOError:
-        return text
-    except OSError:
-        return b""
 
 
 def ask_all(*questions: Tuple[str, Sequence[str]]) -> Dict[str, Tuple[str, str]]:
@@ -125,11 +77,10 @@ def ask_all(*questions: Tuple[str, Sequence[str]]) -> Dict[str, Tuple[str, str]]
             whole = found and error.said
             answers[name] = (error.out, f"{head}: {' '.join(error.said.split())[:200]}" if whole else str(error))
 
-    threads = [threading.Thread(target=put, args=question, daemon=True) for question in questions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def putter(name: str, argv: Sequence[str]) -> Callable[[], None]:
+        return lambda: put(name, argv)
+
+    do_at_once([putter(*question) for question in questions])
     return answers
 
 
@@ -140,25 +91,54 @@ def text_of(answer: Tuple[str, str]) -> str:
     return answer[0]
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-    # A process stuck in the kernel (a hanging driver or mount) cannot be waited for by anybody.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(0.2)
+def find_program(name: str, path: Optional[str] = None) -> str:
+    """Find a program on the PATH, or on another one, as `shutil.which` does, whose module is dear; empty when there is none."""
+    if os.path.dirname(name):
+        return name if _is_program(name) else ""
+    if path is None:
+        path = os.environ.get("PATH")
+    if path is None:
+        path = os.confstr("CS_PATH") or os.defpath
+    places = (os.path.join(folder, name) for folder in (path.split(os.pathsep) if path else ()))
+    return next((place for place in places if _is_program(place)), "")
+
+
+def _is_program(path: str) -> bool:
+    return os.access(path, os.F_OK | os.X_OK) and not os.path.isdir(path)
+
+
+def list_names(folder: str, start: str = "", end: str = "") -> List[str]:
+    """List what lies in a folder and has such a start and end, as `glob` does: nothing that is hidden, nothing on errors."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return [name for name in names if name.startswith(start) and name.endswith(end) and not name.startswith(".")]
 
 
 def read_text(path: str, limit: int = 1 << 16) -> str:
     """Read a small file of /proc or /sys; empty when it is not there or not ours to read."""
+    return read_bytes(path, limit).decode("utf-8", "replace").strip()
+
+
+def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
+    """Read a small file without Python's buffers, which cost more than the reading."""
     try:
-        with open(path, "rb") as file:
-            return file.read(limit).decode("utf-8", "replace").strip()
+        handle = os.open(path, os.O_RDONLY)
     except OSError:
-        return ""
+        return b""
+    data = b""
+    try:
+        while len(data) < limit:
+            part = os.read(handle, min(limit - len(data), 1 << 16))
+            if not part:
+                break
+            data += part
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
+    return data
 
 
 def group_name(path: str) -> str:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict
+
+    Facts = Dict[str, Any]
+
 GIB = float(1 << 30)
 
 

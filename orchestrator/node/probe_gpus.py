@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import shutil
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple, TypeVar
 
-from orchestrator.node import processes, smi
-from orchestrator.node.probe_command import TIME_IS_UP, NoAnswerError, ask_all, owner_of, text_of
+from orchestrator.node import processes
+from orchestrator.node.probe_command import (
+    TIME_IS_UP,
+    NoAnswerError,
+    OddOutputError,
+    ask_all,
+    find_program,
+    list_names,
+    owner_of,
+    text_of,
+)
 
-Facts = Dict[str, Any]
-Answer = TypeVar("Answer")
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Tuple, TypeVar
+
+    Facts = Dict[str, Any]
+    Answer = TypeVar("Answer")
+
 FOLDERS = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/opt/rocm/bin", "/usr/lib/wsl/lib")
+CARDS = "/proc/driver/nvidia/gpus"
 VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -54,7 +66,7 @@ def ask_tools(
             continue
         try:
             found = query(tool)
-        except (NoAnswerError, smi.OddOutputError) as error:
+        except (NoAnswerError, OddOutputError) as error:
             troubles.append(str(error))
             # There is no time for another tool.
             if TIME_IS_UP in str(error):
@@ -65,25 +77,27 @@ def ask_tools(
 
 def find_tool(name: str) -> str:
     """Find a tool on the PATH or where the drivers' packages put it."""
-    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(FOLDERS)) or ""
+    return find_program(name) or find_program(name, os.pathsep.join(FOLDERS))
 
 
 def _silent_devices() -> str:
     """Name a device node that tells of a GPU although no tool does."""
-    return next((path for path in ("/dev/nvidia0", "/dev/kfd") if os.path.exists(path)), "") or next(
-        iter(glob.glob("/proc/driver/nvidia/gpus/*")), ""
-    )
+    paths = [path for path in ("/dev/nvidia0", "/dev/kfd") if os.path.exists(path)]
+    paths += [f"{CARDS}/{name}" for name in list_names(CARDS)]
+    return next(iter(paths), "")
 
 
 def _optional(answer: Tuple[str, str], parse: Callable[[str], List[Facts]]) -> Tuple[List[Facts], str]:
     """Parse an answer that the GPUs' list can do without."""
     try:
         return parse(text_of(answer)), ""
-    except (NoAnswerError, smi.OddOutputError) as error:
+    except (NoAnswerError, OddOutputError) as error:
         return [], str(error)
 
 
 def _nvidia(tool: str) -> Facts:
+    from orchestrator.node import smi  # noqa: PLC0415 - most of what a node without GPUs has no use for
+
     shape = "--format=csv,noheader,nounits"
     answers = ask_all(
         ("gpus", [tool, "--query-gpu=index,uuid,name,memory.total,memory.used,driver_version", shape]),
@@ -101,6 +115,8 @@ def _nvidia(tool: str) -> Facts:
 
 
 def _amd_smi(tool: str) -> Facts:
+    from orchestrator.node import smi  # noqa: PLC0415 - as above
+
     answers = ask_all(
         ("list", [tool, "list", "--json"]),
         ("static", [tool, "static", "--asic", "--vram", "--driver", "--json"]),
@@ -113,6 +129,8 @@ def _amd_smi(tool: str) -> Facts:
 
 
 def _rocm_smi(tool: str) -> Facts:
+    from orchestrator.node import smi  # noqa: PLC0415 - as above
+
     words = ["--showuniqueid", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"]
     answers = ask_all(("gpus", [tool, *words]), ("apps", [tool, "--showpids", "--json"]))
     gpus, driver = smi.parse_rocm_gpus(text_of(answers["gpus"]))

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
-import threading
-from typing import Any, Dict, List, Tuple
 
-from orchestrator.node import smi_health
-from orchestrator.node.probe_command import TIME_IS_UP, NoAnswerError, ask_all, group_name, read_text, text_of
-from orchestrator.node.probe_gpus import find_tool
-from orchestrator.node.probe_xid import read_events
-from orchestrator.node.smi import OddOutputError
+from orchestrator.node import processes
+from orchestrator.node.atonce import do_at_once
+from orchestrator.node.probe_command import (
+    TIME_IS_UP,
+    NoAnswerError,
+    OddOutputError,
+    ask_all,
+    group_name,
+    list_names,
+    read_text,
+    text_of,
+)
+from orchestrator.node.probe_gpus import CARDS, find_tool
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
+    Facts = Dict[str, Any]
+
 PCI = "/sys/bus/pci/devices"
 VENDORS = {"0x10de": "nvidia", "0x1002": "amd"}
 DISPLAY, ACCELERATOR, BRIDGE = "0x03", "0x12", "0x0680"
 """Classes of PCI devices: GPUs are displays or accelerators, an NVSwitch is a bridge."""
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
-COMPAT = ("/usr/local/cuda*/compat/libcuda.so.1", "/usr/local/cuda*/compat/lib*/libcuda.so.1")
 
 
 def probe_health(request: Facts) -> Facts:
@@ -38,19 +46,21 @@ def probe_health(request: Facts) -> Facts:
     unknown: Dict[str, str] = {}
 
     def read_log() -> None:
-        events, trouble = read_events()
+        from orchestrator.node import probe_xid  # noqa: PLC0415 - only for GPUs
+
+        events, trouble = probe_xid.read_events()
         if trouble:
             unknown["health.events"] = trouble
         else:
             health["events"] = events
 
+    def ask_driver() -> None:
+        health["gpus"], trouble = _ask_driver(tools)
+        if trouble:
+            unknown["health.gpus"] = trouble
+
     # A driver that hangs takes its whole time: the log is read meanwhile.
-    reader = threading.Thread(target=read_log, daemon=True)
-    reader.start()
-    health["gpus"], trouble = _ask_driver(tools)
-    if trouble:
-        unknown["health.gpus"] = trouble
-    reader.join()
+    do_at_once([read_log, ask_driver])
     return {"health": health, "unknown": unknown}
 
 
@@ -97,10 +107,12 @@ def _is_gone(path: str) -> bool:
 
 def _is_ours(address: str) -> bool:
     """A container or a batch system may hide a GPU that the bus shows."""
-    told = read_text(f"/proc/driver/nvidia/gpus/{address}/information")
+    import re  # noqa: PLC0415 - dear, and only for GPUs, as in all that follows
+
+    told = read_text(f"{CARDS}/{address}/information")
     minor = re.search(r"Device Minor:\s*(\d+)", told)
     if minor is None:
-        return not os.path.isdir("/proc/driver/nvidia/gpus")
+        return not os.path.isdir(CARDS)
     return os.access(f"/dev/nvidia{minor.group(1)}", os.R_OK | os.W_OK)
 
 
@@ -110,19 +122,30 @@ def _read_nvidia() -> Facts:
         "module_version": parse_module_version(version),
         "module_open": "Open Kernel Module" in version if version else None,
         "library_version": find_library_version(LIBRARY_FOLDERS),
-        "compat": any(glob.glob(pattern) for pattern in COMPAT),
+        "compat": has_compat(),
         "maker": bool(find_tool("nvidia-modprobe")),
     }
 
 
+def has_compat(root: str = "/usr/local") -> bool:
+    """Tell whether a CUDA brings a driver's library of its own: cuda*/compat/libcuda.so.1, or in its folder lib*."""
+    folders = [f"{root}/{name}/compat" for name in list_names(root, "cuda")]
+    folders += [f"{folder}/{name}" for folder in folders for name in list_names(folder, "lib")]
+    return any(os.path.lexists(f"{folder}/libcuda.so.1") for folder in folders)
+
+
 def parse_module_version(text: str) -> str:
     """Read /proc/driver/nvidia/version: the version of the module that is loaded."""
+    import re  # noqa: PLC0415 - as above
+
     match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return match.group(1) if match else ""
 
 
 def find_library_version(folders: Tuple[str, ...]) -> str:
     """Find the version of the driver's library that programs would load."""
+    import re  # noqa: PLC0415 - as above
+
     for folder in folders:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
             match = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", os.path.realpath(os.path.join(folder, name)))
@@ -132,7 +155,10 @@ def find_library_version(folders: Tuple[str, ...]) -> str:
 
 
 def _read_amd() -> Facts:
-    nodes = glob.glob("/sys/class/kfd/kfd/topology/nodes/*/properties")
+    import re  # noqa: PLC0415 - as above
+
+    top = "/sys/class/kfd/kfd/topology/nodes"
+    nodes = [path for path in (f"{top}/{name}/properties" for name in list_names(top)) if os.path.lexists(path)]
     return {
         "amdgpu": os.path.isdir("/sys/module/amdgpu"),
         "kfd_gpus": sum(bool(re.search(r"^simd_count [1-9]", read_text(path), re.MULTILINE)) for path in nodes)
@@ -143,12 +169,12 @@ def _read_amd() -> Facts:
 
 def read_devices(root: str = "/dev") -> List[Facts]:
     """List the device nodes that a program needs, and whether this user may use them."""
-    paths = [f"{root}/nvidiactl", f"{root}/nvidia-uvm", f"{root}/kfd", *glob.glob(f"{root}/nvidia[0-9]*")]
+    paths = [f"{root}/nvidiactl", f"{root}/nvidia-uvm", f"{root}/kfd", *_cards(root)]
     # A graphics chip of the board has such a node too.
     paths += [
-        path
-        for path in glob.glob(f"{root}/dri/renderD*")
-        if read_text(f"/sys/class/drm/{os.path.basename(path)}/device/vendor") == "0x1002"
+        f"{root}/dri/{name}"
+        for name in list_names(f"{root}/dri", "renderD")
+        if read_text(f"/sys/class/drm/{name}/device/vendor") == "0x1002"
     ]
     return [
         {"path": path, "group": group_name(path), "usable": os.access(path, os.R_OK | os.W_OK)}
@@ -157,11 +183,15 @@ def read_devices(root: str = "/dev") -> List[Facts]:
     ]
 
 
+def _cards(root: str) -> List[str]:
+    return [f"{root}/{name}" for name in list_names(root, "nvidia") if name[6:7].isdigit()]
+
+
 def _manager_runs() -> Any:
     """Look for the fabric manager; None where the machine's own processes are not to be seen."""
     seen_init = False
-    for path in glob.glob("/proc/[0-9]*/comm"):
-        name = read_text(path)
+    for pid in processes.all_pids():
+        name = read_text(f"/proc/{pid}/comm")
         if name.startswith("nv-fabricmanage"):
             return True
         seen_init = seen_init or name == "systemd"
@@ -187,6 +217,8 @@ def _ask_driver(tools: Dict[str, str]) -> Tuple[List[Facts], str]:
 
 
 def _nvidia(tool: str) -> List[Facts]:
+    from orchestrator.node import smi_health  # noqa: PLC0415 - only for GPUs
+
     answers = ask_all(("gpus", [tool, "-q", "-x"]), ("links", [tool, "nvlink", "-s"]))
     text, trouble = answers["gpus"]
     # With one card gone it may end badly and tell of the others all the same.
@@ -198,6 +230,8 @@ def _nvidia(tool: str) -> List[Facts]:
 
 
 def _amd_smi(tool: str) -> List[Facts]:
+    from orchestrator.node import smi_health  # noqa: PLC0415 - only for GPUs
+
     answers = ask_all(
         ("list", [tool, "list", "--json"]),
         ("static", [tool, "static", "--limit", "--vbios", "--json"]),
@@ -209,6 +243,8 @@ def _amd_smi(tool: str) -> List[Facts]:
 
 
 def _rocm_smi(tool: str) -> List[Facts]:
+    from orchestrator.node import smi_health  # noqa: PLC0415 - only for GPUs
+
     words = ["--showuniqueid", "--showbus", "--showtemp", "--showmaxpower", "--json"]
     answers = ask_all(("gpus", [tool, *words]))
     return smi_health.parse_rocm_health(text_of(answers["gpus"]))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
-import socket
 import sys
-from typing import Any, Dict, Optional
 
 from orchestrator.node import cgroups
-from orchestrator.node.probe_command import read_text, user_name
+from orchestrator.node.probe_command import find_program, read_text, user_name
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
+
+    Facts = Dict[str, Any]
+
 GIB = float(1 << 30)
 SHM = "/dev/shm"  # noqa: S108 - it is looked at, nothing is written
 
@@ -21,7 +23,7 @@ def probe_identity(request: Facts) -> Facts:
     """Say which machine and which network this is, and who we are on it."""
     del request
     return {
-        "hostname": socket.gethostname(),
+        "hostname": os.uname().nodename,
         "user": user_name(os.getuid()),
         "uid": os.getuid(),
         "boot_id": read_text("/proc/sys/kernel/random/boot_id"),
@@ -112,4 +114,4 @@ def probe_limits(request: Facts) -> Facts:
 def probe_rsync(request: Facts) -> Facts:
     """Find rsync as a non-interactive session would."""
     del request
-    return {"rsync": shutil.which("rsync") or ""}
+    return {"rsync": find_program("rsync")}

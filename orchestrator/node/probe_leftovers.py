@@ -6,11 +6,15 @@ Ours are known by AORTA_RUN_ID in their environment, the others by what torchrun
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Set
 
-from orchestrator.node import processes, runfolder
+from orchestrator.node import probe_work, processes
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Set
+
+    Facts = Dict[str, Any]
+
 NAME = b"AORTA_RUN_ID"
 TORCHRUN = b"TORCHELASTIC_RUN_ID"
 STRANGERS_LIMIT = 64
@@ -22,7 +26,7 @@ def probe_leftovers(request: Facts) -> Facts:
     home = os.path.expanduser("~")
     marked: Dict[int, str] = {}
     strangers: Dict[int, str] = {}
-    for pid in processes.all_pids():
+    for pid in probe_work.list_users():
         environ = processes.environ_of(pid) if processes.is_own(pid) else {}
         if NAME in environ:
             marked[pid] = environ[NAME].decode("utf-8", "replace")
@@ -45,6 +49,8 @@ def probe_leftovers(request: Facts) -> Facts:
 
 def _own_family(pids: Set[int]) -> Set[int]:
     """Find among them this probe, what it started and what started it: a launch from inside a run is no leftover."""
+    if not pids:
+        return set()
     me = os.getpid()
     above = set(processes.line_of(me))
     return {pid for pid in pids if pid in above or me in processes.line_of(pid)}
@@ -52,6 +58,8 @@ def _own_family(pids: Set[int]) -> Set[int]:
 
 def supervisor_lives(run_id: str, home: str) -> bool:
     """Tell whether a status file of this run names a supervisor that lives here."""
+    from orchestrator.node import runfolder  # noqa: PLC0415 - only where something was left
+
     for folder in runfolder.folders_of(run_id, home):
         status = runfolder.read_status(folder)
         if status is not None and runfolder.supervisor_of(status) is not None:

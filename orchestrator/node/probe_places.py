@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from orchestrator.node import tree_rows
 from orchestrator.node.probe_command import read_text
 from orchestrator.node.probe_disk import existing_parent
 from orchestrator.node.probe_script import workdir_of
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+    from orchestrator.node.tree_rows import Row
+
+    Facts = Dict[str, Any]
+
 ENTRIES_LIMIT = 10000
 NETWORK = (
     *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "9p", "virtiofs", "glusterfs", "wekafs"),
@@ -67,7 +72,7 @@ def _count(folder: str) -> Optional[int]:
 
 def probe_disks(request: Facts) -> Facts:
     """Say on which file systems HOME and the code lie, and by what the same folder is known on another node."""
-    mounts = parse_mounts(read_text("/proc/self/mounts", 1 << 20))
+    mounts = list_mounts()
     places = {"home_disk": os.path.expanduser("~"), "code_disk": existing_parent(workdir_of(request))}
     return {"project": {name: describe_disk(path, mounts) for name, path in places.items()}}
 
@@ -85,6 +90,24 @@ def describe_disk(path: str, mounts: List[Tuple[str, str, str]]) -> Facts:
         # Disks that were cloned share numbers, but not the moment of the last change to a folder that is in use.
         key = "%d %d %d" % (info.st_dev, info.st_ino, info.st_ctime_ns)
     return {"path": real, "mount": mount, "kind": kind, "source": source if network else "", "key": key}
+
+
+def list_mounts() -> List[Tuple[str, str, str]]:
+    """List what is mounted where."""
+    if not _mounts:
+        _mounts.append(parse_mounts(read_mounts()))
+    return _mounts[0]
+
+
+def read_mounts() -> str:
+    """Read what is mounted, and with which options; once, for three groups of facts ask for it."""
+    if not _table:
+        _table.append(read_text("/proc/self/mounts", 1 << 20))
+    return _table[0]
+
+
+_table: List[str] = []
+_mounts: List[List[Tuple[str, str, str]]] = []
 
 
 def parse_mounts(text: str) -> List[Tuple[str, str, str]]:
@@ -113,6 +136,8 @@ def probe_code(request: Facts) -> Facts:
     workdir = workdir_of(request)
     if request.get("push", True) or not request.get("script") or not os.path.isdir(workdir):
         return {}
+    from orchestrator.node import tree_rows  # noqa: PLC0415 - only where the code is not pushed
+
     root = os.fsencode(workdir)
     try:
         names = list(walk_code(workdir))
@@ -125,7 +150,9 @@ def probe_code(request: Facts) -> Facts:
     return {"project": project}
 
 
-def _row(root: bytes, name: str) -> Optional[tree_rows.Row]:
+def _row(root: bytes, name: str) -> Optional[Row]:
+    from orchestrator.node import tree_rows  # noqa: PLC0415 - as above
+
     try:
         return tree_rows.read_row(root, name)
     except OSError:
@@ -139,6 +166,8 @@ def walk_code(workdir: str) -> Iterator[str]:
     Raises:
         OverflowError: there is too much to look at.
     """
+    from orchestrator.node import tree_rows  # noqa: PLC0415 - as above
+
     end = time.monotonic() + CODE_WALK_S
     seen = files = 0
     for folder, folders, names in os.walk(workdir):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
-from typing import Any, Dict, List, Mapping, Sequence
-from urllib.parse import urlsplit
 
 from orchestrator.node.probe_command import read_text
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Sequence
+
+    Facts = Dict[str, Any]
+
 TEXT_LIMIT = 300
+DIGITS = "0123456789"
 WATCHED = (
     *("PYTHON*", "LD_PRELOAD", "LD_LIBRARY_PATH", "NCCL_*", "RCCL_*", "GLOO_*", "TORCH*", "PYTORCH*", "CUDA_*"),
     *(
@@ -81,7 +83,15 @@ def session_of(environ: Mapping[str, str], given: Sequence[str]) -> Dict[str, st
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Tell whether a name fits one of some globs."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fits(name, pattern) for pattern in patterns)
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Tell whether a name fits a glob with a star at its start or its end, or none, as ours have: fnmatch is dear."""
+    middle = pattern.strip("*")
+    if pattern.startswith("*"):
+        return middle in name if pattern.endswith("*") else name.endswith(middle)
+    return name.startswith(middle) if pattern.endswith("*") else name == middle
 
 
 def proxies_of(environ: Mapping[str, str], given: Sequence[str]) -> Dict[str, str]:
@@ -99,6 +109,8 @@ def proxies_of(environ: Mapping[str, str], given: Sequence[str]) -> Dict[str, st
 
 def without_password(url: str) -> str:
     """Keep scheme, host and port of a URL."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - dear, and few sessions have a proxy
+
     try:
         parts = urlsplit(url if "//" in url else "//" + url)
         port = ":%d" % parts.port if parts.port else ""
@@ -126,7 +138,7 @@ def logins_of(environ: Mapping[str, str], given: Sequence[str]) -> Dict[str, str
 
 
 def _wandb_login(environ: Mapping[str, str]) -> str:
-    host = urlsplit(environ.get("WANDB_BASE_URL", "")).hostname or "api.wandb.ai"
+    host = _host_of(environ.get("WANDB_BASE_URL", "")) or "api.wandb.ai"
     for path in (environ.get("NETRC") or "~/.netrc", "~/_netrc"):
         if host in parse_netrc(read_text(os.path.expanduser(path))):
             return path
@@ -135,8 +147,20 @@ def _wandb_login(environ: Mapping[str, str]) -> str:
     return "%s (%s)" % (settings, mode) if mode else ""
 
 
+def _host_of(url: str) -> str:
+    if not url:
+        return ""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - dear, and few set it
+
+    return urlsplit(url).hostname or ""
+
+
 def parse_netrc(text: str) -> List[str]:
     """List the machines of a netrc file that have a password; nothing else of it is looked at."""
+    if not text:
+        return []
+    import re  # noqa: PLC0415 - dear, and few have such a file
+
     machines: List[str] = []
     for part in re.split(r"(?:^|\s)machine\s+", text)[1:]:
         words = part.split()
@@ -174,5 +198,7 @@ def _libc() -> str:
 
 def parse_libc(text: str) -> str:
     """Give major and minor version of the C library."""
-    match = re.match(r"glibc (\d+\.\d+)", text)
-    return match.group(1) if match else ""
+    name, _, version = text.partition(" ")
+    major, _, rest = version.partition(".")
+    minor = rest[: len(rest) - len(rest.lstrip(DIGITS))]
+    return f"{major}.{minor}" if name == "glibc" and major.isdecimal() and minor else ""

@@ -2,87 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
-import shutil
-import threading
-from typing import Any, Dict, List, NamedTuple
 
-from orchestrator.node.probe_command import NoAnswerError, ask
+from orchestrator.node.atonce import do_at_once
+from orchestrator.node.fastjson import loads
+from orchestrator.node.probe_command import NoAnswerError, ask, find_program
+from orchestrator.node.probe_question import MARK, QUESTION
 from orchestrator.node.probe_script import imports_of, source_of, workdir_of
+from orchestrator.node.record import record
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, NamedTuple
+
+    Facts = Dict[str, Any]
+
+    class Question(NamedTuple):
+        """What every interpreter is asked, and in which environment."""
+
+        text: str
+        env: Dict[str, str]
+
+    class Candidate(NamedTuple):
+        """An interpreter that may be the run's, and who proposed it."""
+
+        path: str
+        origin: str
+
+else:
+    Question = record("Question", "text", "env")
+    Candidate = record("Candidate", "path", "origin")
+
 SHELL_LIMIT_S = 5.0
 QUESTION_LIMIT_S = 10.0
-MARK = "AORTA-PYTHON="
-# It goes over stdin, so that no file of the working directory can stand in for a module; it speaks the Python of 2016.
-QUESTION = r"""
-import sys
-sys.path.pop(0)
-import json, os, re
-words = json.loads(WORDS)
-facts = {"version": ".".join(map(str, sys.version_info[:3])), "executable": sys.executable, "prefix": sys.prefix}
-facts["packages"], facts["torch_places"] = {}, []
-for folder in sys.path:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        continue
-    torch_here = []
-    for name in names:
-        match = re.match(r"(.+?)-([^-]+)(-.*)?\.(dist|egg)-info$", name)
-        if match:
-            package = re.sub("[-_.]+", "-", match.group(1)).lower()
-            facts["packages"].setdefault(package, match.group(2))
-            if package == "torch":
-                torch_here.append(match.group(2))
-    if torch_here or os.path.isfile(os.path.join(folder, "torch", "version.py")):
-        facts["torch_places"].append([folder, sorted(torch_here), folder.startswith(sys.prefix + "/")])
-def text(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-for place in facts["torch_places"]:
-    found = re.search("(?m)^__version__ *= *['\"]([^'\"]+)", text(os.path.join(place[0], "torch", "version.py")))
-    place.append(found.group(1) if found else "")
-import importlib.util
-def find(name):
-    try:
-        return importlib.util.find_spec(name)
-    except Exception:
-        return None
-facts["modules"] = {name: find(name) is not None for name in words["modules"]}
-if words["source"] is not None:
-    try:
-        compile(words["source"], words["script"], "exec", 0, True)
-        facts["syntax"] = ""
-    except SyntaxError as error:
-        facts["syntax"] = "line %s: %s" % (error.lineno, error.msg) if error.lineno else str(error.msg)
-    except (ValueError, MemoryError, RecursionError) as error:
-        facts["syntax"] = str(error) or "it is nested too deeply"
-    except Exception:
-        pass
-base = getattr(sys, "base_prefix", sys.prefix)
-facts["environment"] = "conda" if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else (
-    "venv" if sys.prefix != base else "system")
-facts["managed"] = facts["environment"] == "system" and os.path.exists(
-    os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED"))
-spec = find("torch")
-if spec is not None and spec.origin:
-    folder = os.path.dirname(spec.origin)
-    facts["torch_folder"] = folder
-    facts["version_py"] = text(os.path.join(folder, "version.py"))
-    run = text(os.path.join(folder, "distributed", "run.py"))
-    facts["torchrun_flags"] = [flag for flag in ("--shutdown-timeout", "--signals-to-handle") if '"' + flag + '"' in run]
-    cached = importlib.util.cache_from_source(spec.origin)
-    facts["bytecode"] = os.path.exists(cached) or os.access(os.path.dirname(cached), os.W_OK) or (
-        not os.path.exists(os.path.dirname(cached)) and os.access(folder, os.W_OK))
-    facts["bytecode"] = facts["bytecode"] and (os.path.exists(cached) or not sys.dont_write_bytecode)
-sys.stdout.write("\nAORTA-PYTHON=" + json.dumps(facts) + "\n")
-"""
 VENVS = (".venv", "venv", "env")
 CONDA_ROOTS = (
     "~/miniconda3",
@@ -100,20 +53,6 @@ CONDA_ROOTS = (
 COMMON = ("/opt/conda/bin/python3", "/opt/venv/bin/python3", "/usr/local/bin/python3", "/usr/bin/python3")
 
 
-class Question(NamedTuple):
-    """What every interpreter is asked, and in which environment."""
-
-    text: str
-    env: Dict[str, str]
-
-
-class Candidate(NamedTuple):
-    """An interpreter that may be the run's, and who proposed it."""
-
-    path: str
-    origin: str
-
-
 def probe_python(request: Facts) -> Facts:
     """Choose the interpreter: a named one counts alone; else the first that has torch, else the first there is."""
     workdir = workdir_of(request)
@@ -126,7 +65,7 @@ def probe_python(request: Facts) -> Facts:
         for path in (os.path.join(workdir, name, "bin", "python") for name in VENVS)
         if os.path.exists(path)
     ]
-    of_path = shutil.which("python3")
+    of_path = find_program("python3")
     further = [Candidate(of_path, "python3 of the PATH")] if of_path else []
     tried: List[Candidate] = []
     answers: List[Facts] = []
@@ -156,7 +95,7 @@ def build_question(request: Facts, workdir: str) -> Question:
         env["PYTHONPATH"] = os.pathsep.join(os.path.join(workdir, folder) for folder in folders)
     imports = imports_of(request, workdir)
     words = {"modules": imports["needed"], "source": source_of(request, workdir), "script": request.get("script", "")}
-    return Question(QUESTION.replace("WORDS", repr(json.dumps(words)), 1), env)
+    return Question(QUESTION.replace("WORDS", ascii(words), 1), env)
 
 
 def named_candidate(request: Facts, workdir: str) -> "Candidate | None":
@@ -174,7 +113,7 @@ def named_path(words: str, workdir: str) -> str:
     """Make a named interpreter absolute: a bare name by the PATH, a relative one by the working directory."""
     path = os.path.expanduser(words)
     if "/" not in path:
-        return shutil.which(path) or path
+        return find_program(path) or path
     return os.path.normpath(os.path.join(workdir, path))
 
 
@@ -214,11 +153,10 @@ def _answers(candidates: List[Candidate], question: Question) -> List[Facts]:
     def put(place: int) -> None:
         answers[place] = ask_python(candidates[place].path, question)
 
-    threads = [threading.Thread(target=put, args=(place,), daemon=True) for place in range(len(candidates))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def putter(place: int) -> Callable[[], None]:
+        return lambda: put(place)
+
+    do_at_once([putter(place) for place in range(len(candidates))])
     return answers
 
 
@@ -231,7 +169,7 @@ def ask_python(path: str, question: Question) -> Facts:
     lines = [line for line in out.splitlines() if line.startswith(MARK)]
     if not lines:
         return {"trouble": "it is no Python 3"}
-    answer: Facts = json.loads(lines[-1][len(MARK) :])
+    answer: Facts = loads(lines[-1][len(MARK) :])
     return answer
 
 

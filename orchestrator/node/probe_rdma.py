@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
-from typing import Any, Dict, List, Optional
 
-from orchestrator.node.probe_command import read_text
+from orchestrator.node.probe_command import list_names, read_text
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    Facts = Dict[str, Any]
+
 ROOT = "/sys/class/infiniband"
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem", "ib_peer_mem")
 MOST_GIDS = 16
@@ -33,7 +35,8 @@ def probe_rdma(request: Facts) -> Facts:
 def read_ports(root: str) -> List[Facts]:
     """Read every port of every RDMA device."""
     found: List[Facts] = []
-    for path in sorted(glob.glob(f"{root}/*/ports/*"), key=_in_order):
+    tops = [f"{root}/{name}/ports" for name in list_names(root)]
+    for path in sorted((f"{top}/{name}" for top in tops for name in list_names(top)), key=_in_order):
         device, port = path.split("/")[-3], path.split("/")[-1]
         if not port.isdigit():
             continue
@@ -47,7 +50,7 @@ def read_ports(root: str) -> List[Facts]:
                 "link_layer": read_text(f"{path}/link_layer"),
                 "rate_gbits": parse_rate(read_text(f"{path}/rate")),
                 "firmware": read_text(f"{top}/fw_ver"),
-                "interface": next(iter(sorted(_names(f"{top}/device/net"))), ""),
+                "interface": next(iter(sorted(list_names(f"{top}/device/net"))), ""),
                 "gids": read_gids(path),
             }
         )
@@ -55,15 +58,10 @@ def read_ports(root: str) -> List[Facts]:
 
 
 def _in_order(path: str) -> List[Any]:
+    import re  # noqa: PLC0415 - dear, and few nodes have such ports
+
     # mlx5_10 comes behind mlx5_9.
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)]
-
-
-def _names(path: str) -> List[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
 
 
 def _word(text: str) -> str:
@@ -73,6 +71,8 @@ def _word(text: str) -> str:
 
 def parse_rate(text: str) -> Optional[float]:
     """Read "400 Gb/sec (4X NDR)"."""
+    import re  # noqa: PLC0415 - as above
+
     match = re.match(r"\s*([\d.]+)\s*Gb/sec", text)
     return float(match.group(1)) if match else None
 
@@ -92,5 +92,5 @@ def read_gids(port: str) -> List[Facts]:
 
 def _usable_verbs() -> Optional[bool]:
     """Tell whether this user may use the devices; None when there is no node of any."""
-    paths = glob.glob("/dev/infiniband/uverbs*")
+    paths = [f"/dev/infiniband/{name}" for name in list_names("/dev/infiniband", "uverbs")]
     return all(os.access(path, os.R_OK | os.W_OK) for path in paths) if paths else False

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-import shlex
-from typing import Any, Dict, List, Optional
 
-from orchestrator.node import script_imports, tree_state
+from orchestrator.node import tree_state
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    Facts = Dict[str, Any]
+
 SOURCE_LIMIT = 1 << 18
+QUOTES = "'\"\\\v\f\x1c\x1d\x1e\x1f"
+"""What a shell's words may hold and split() does not know, or takes for a blank."""
 
 
 def workdir_of(request: Facts) -> str:
@@ -19,7 +24,12 @@ def workdir_of(request: Facts) -> str:
 
 def words_of(request: Facts) -> List[str]:
     """Give the words of the script: a path, or -m and a module; none where none is named."""
-    return shlex.split(str(request.get("script") or ""))
+    text = str(request.get("script") or "")
+    if text.isascii() and not any(mark in text for mark in QUOTES):
+        return text.split()
+    import shlex  # noqa: PLC0415 - dear, and few scripts have such a name
+
+    return shlex.split(text)
 
 
 def imports_of(request: Facts, workdir: str) -> Facts:
@@ -30,6 +40,8 @@ def imports_of(request: Facts, workdir: str) -> Facts:
     words = words_of(request)
     if not words or request.get("push", True):
         return {"needed": [], "perhaps": [], "sure": True, "beside": {}, "trouble": ""}
+    from orchestrator.node import script_imports  # noqa: PLC0415 - dear, and only where the code is not pushed
+
     pythonpath = str((request.get("given_values") or {}).get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
     return script_imports.read_imports(workdir, words, pythonpath.split(os.pathsep))
 

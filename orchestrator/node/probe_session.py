@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import glob
-import importlib
 import os
-import shutil
 import stat
-from typing import Any, Dict, Mapping, Optional
+import sys
 
 from orchestrator.node import cgroups, processes
-from orchestrator.node.probe_command import read_text, user_name
-from orchestrator.node.probe_places import find_mount, parse_mounts
+from orchestrator.node.probe_command import find_program, list_names, read_text, user_name
+from orchestrator.node.probe_places import find_mount, list_mounts, read_mounts
 from orchestrator.node.probe_system import mount_options
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, Optional, Tuple
+
+    Facts = Dict[str, Any]
+
 GIB = float(1 << 30)
-MODULES = ("ctypes", "fcntl", "grp", "hashlib", "json", "pwd", "resource", "select", "signal", "socket", "subprocess")
-"""What the supervisor and its helpers import; a Python that was cut down lacks some."""
+MODULES: Mapping[str, Tuple[str, ...]] = {
+    "ctypes": ("_ctypes",),
+    "fcntl": ("fcntl",),
+    "grp": ("grp",),
+    "hashlib": (),
+    "json": (),
+    "pwd": ("pwd",),
+    "resource": ("resource",),
+    "select": ("select",),
+    "signal": ("_signal",),
+    "socket": ("_socket", "select"),
+    "subprocess": ("_posixsubprocess", "select", "_signal"),
+}
+"""What the supervisor and its helpers import, and what of it is no Python; a Python that was cut down lacks some."""
 FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 TRUE = ("yes", "true", "1", "on", "y", "t")
 FIRST_USER = 1000
@@ -65,7 +79,7 @@ def probe_commands(request: Facts) -> Facts:
     """Find the programs that the run requires, as a rank would."""
     path = (request.get("given_values") or {}).get("PATH")
     wanted = [str(name) for name in request.get("require_commands") or []]
-    return {"session": {"commands": {name: shutil.which(name, path=path) or "" for name in wanted}}}
+    return {"session": {"commands": {name: find_program(name, path) for name in wanted}}}
 
 
 def read_logind() -> Dict[str, str]:
@@ -76,7 +90,7 @@ def read_logind() -> Dict[str, str]:
     drops = {
         os.path.basename(path): path
         for folder in reversed(FOLDERS)
-        for path in glob.glob(f"{folder}/logind.conf.d/*.conf")
+        for path in (f"{folder}/logind.conf.d/{name}" for name in list_names(f"{folder}/logind.conf.d", end=".conf"))
     }
     texts += [read_text(drops[name]) for name in sorted(drops)]
     # With nothing said, the defaults hold.
@@ -133,12 +147,16 @@ def pidfd_trouble() -> str:
 
 
 def can_import(name: str) -> bool:
-    """Import a module of the standard library, which may be there and yet miss a library of its own."""
+    """Tell whether a module of the standard library is there; it may be, and yet miss a library of its own.
+
+    What is written in Python is found without being run: that costs more than all the rest of this probe.
+    """
     try:
-        importlib.import_module(name)
+        for part in MODULES.get(name, (name,)):
+            __import__(part)
     except (ImportError, OSError):
         return False
-    return True
+    return name in sys.modules or any(finder.find_spec(name, None) is not None for finder in sys.meta_path)
 
 
 def look_at_temporary(named: str) -> Facts:
@@ -147,14 +165,13 @@ def look_at_temporary(named: str) -> Facts:
     found: Facts = {"path": path, "named": bool(named), "exists": os.path.isdir(path)}
     if not found["exists"]:
         return found
-    table = read_text("/proc/self/mounts", 1 << 20)
-    mount = find_mount(os.path.realpath(path), parse_mounts(table))[1]
+    mount = find_mount(os.path.realpath(path), list_mounts())[1]
     state = os.statvfs(path)
     found.update(
         mount=mount,
         writable=os.access(path, os.W_OK | os.X_OK),
         free_gib=round(state.f_bavail * state.f_frsize / GIB, 3),
-        noexec="noexec" in mount_options(table).get(mount, []),
+        noexec="noexec" in mount_options(read_mounts()).get(mount, []),
     )
     return found
 

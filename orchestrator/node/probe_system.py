@@ -3,59 +3,74 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from orchestrator.node import kernel_log, processes
 from orchestrator.node.probe_command import read_text
 from orchestrator.node.probe_disk import existing_parent
 from orchestrator.node.probe_host import parse_meminfo
-from orchestrator.node.probe_places import find_mount, parse_mounts
+from orchestrator.node.probe_places import find_mount, list_mounts, read_mounts
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+
+    Facts = Dict[str, Any]
+
 GIB = float(1 << 30)
 SHM = "/dev/shm"  # noqa: S108 - it is looked at, nothing is written
-OURS = re.compile(r"(torch_|nccl-|sem\.|psm_|cuda\.shm\.|gloo)")
+OURS = ("torch_", "nccl-", "sem.", "psm_", "cuda.shm.", "gloo")
 STALE_S = 600.0
 """A file that is being made has no holder for a moment; one so old has none any more."""
-MARKS = re.compile(
-    rb"memory|oom|error|nvme|EXT4|XFS|BTRFS|nfs|Lustre|avc:|apparmor|read-only|Hardware|EDAC|blocked for|stall|lockup|failed command",
-    re.IGNORECASE,
+MARKS = (
+    *(b"Out of memory: Killed process", b"oom-kill:", b"Memory cgroup out of memory"),
+    *(b"I/O error", b"critical medium error", b"critical target error", b"failed command", b"exception Emask"),
+    *(b"timeout", b"is down", b"resetting controller", b"Abort status"),
+    *(
+        b"EXT4-fs error",
+        b"Shutting down",
+        b"Corruption",
+        b"metadata I/O",
+        b"BTRFS",
+        b"Remounting filesystem read-only",
+        b"nfs: server",
+        b"Lustre",
+    ),
+    *(b"[Hardware Error]", b"EDAC", b"AER: Uncorrected (Fatal)", b"avc: ", b'apparmor="DENIED"'),
+    *(b"soft lockup", b"hard LOCKUP", b"self-detected stall", b"blocked for more than"),
 )
+"""No trouble's pattern fits a text without one of them."""
 TROUBLES = (
-    ("memory", re.compile(r"Out of memory: Killed process|oom-kill:|Memory cgroup out of memory")),
+    ("memory", r"Out of memory: Killed process|oom-kill:|Memory cgroup out of memory"),
     (
         "disk",
-        re.compile(
+        (
             r"I/O error|critical (medium|target) error|nvme.*(I/O.*timeout|timeout, (reset|abort|disable)|is down"
             r"|resetting controller|Abort status)|ata[\d.]+: .*(failed command|exception Emask)"
         ),
     ),
     (
         "file system",
-        re.compile(
+        (
             r"EXT4-fs error|XFS.*(Shutting down|Corruption|metadata I/O)|BTRFS.*(error|critical)"
             r"|Remounting filesystem read-only"
         ),
     ),
-    ("network file system", re.compile(r"nfs: server .* not responding|Lustre.*(timed out|Connection .* lost)")),
+    ("network file system", r"nfs: server .* not responding|Lustre.*(timed out|Connection .* lost)"),
     (
         "hardware",
-        re.compile(
+        (
             r"\[Hardware Error\].*(severity: (fatal|recoverable)|Uncorrected|context corrupt|\|UE\|)"
             r"|EDAC .*\bUE\b|AER: Uncorrected \(Fatal\)"
         ),
     ),
-    ("stall", re.compile(r"soft lockup|hard LOCKUP|self-detected stall|blocked for more than \d+ seconds")),
+    ("stall", r"soft lockup|hard LOCKUP|self-detected stall|blocked for more than \d+ seconds"),
     (
         "denied",
-        re.compile(
-            r"avc: +denied .*(sshd|python|rsync)|apparmor=\"DENIED\".*(profile|comm)=\"[^\"]*(sshd|python|rsync)"
-        ),
+        r"avc: +denied .*(sshd|python|rsync)|apparmor=\"DENIED\".*(profile|comm)=\"[^\"]*(sshd|python|rsync)",
     ),
 )
-HARMLESS = re.compile(r"\b(fd|sr|loop)\d+\b")
+HARMLESS = r"\b(fd|sr|loop)\d+\b"
 """An empty drive and a removed image complain too."""
 
 
@@ -87,7 +102,7 @@ def probe_kernel_log(request: Facts) -> Facts:
 def whole(path: str) -> Optional[int]:
     """Read a whole number of the kernel; None where there is none."""
     text = read_text(path)
-    return int(text) if re.fullmatch(r"-?\d+", text) else None
+    return int(text) if text[text.startswith("-") :].isdecimal() else None
 
 
 def read_reboot() -> str:
@@ -100,13 +115,12 @@ def read_reboot() -> str:
 
 def probe_mounts(request: Facts) -> Facts:
     """Say how the places of the run are mounted."""
-    table = read_text("/proc/self/mounts", 1 << 20)
-    options = mount_options(table)
+    options = mount_options(read_mounts())
     places = {"HOME": os.path.expanduser("~"), "workdir": os.path.expanduser(str(request.get("workdir") or "~"))}
     found = []
     for role, named in places.items():
         path = existing_parent(named)
-        mount = find_mount(os.path.realpath(path), parse_mounts(table))[1]
+        mount = find_mount(os.path.realpath(path), list_mounts())[1]
         words = options.get(mount, [])
         found.append(
             {"role": role, "path": path, "mount": mount, "read_only": "ro" in words, "noexec": "noexec" in words}
@@ -126,7 +140,7 @@ def mount_options(text: str) -> Dict[str, List[str]]:
 
 def is_worth_reading(part: bytes) -> bool:
     """Tell whether a record of the kernel may be one of trouble; most are of the level "info", which never is."""
-    return not part.startswith((b"6,", b"7,")) and MARKS.search(part) is not None
+    return not part.startswith((b"6,", b"7,")) and any(mark in part for mark in MARKS)
 
 
 def read_troubles() -> Tuple[List[Facts], str]:
@@ -137,10 +151,15 @@ def read_troubles() -> Tuple[List[Facts], str]:
 
 def fold_troubles(lines: Iterable[Tuple[float, str]], now: float) -> List[Facts]:
     """Keep the last line of each kind, its age, and how many there were."""
+    told = list(lines)
+    if not told:
+        return []
+    import re  # noqa: PLC0415 - these patterns cost as much as a start of Python, and a node that is well needs none
+
     found: Dict[str, Facts] = {}
-    for moment, text in lines:
-        kind = next((name for name, pattern in TROUBLES if pattern.search(text)), None)
-        if kind is not None and not (kind == "disk" and HARMLESS.search(text)):
+    for moment, text in told:
+        kind = next((name for name, pattern in TROUBLES if re.search(pattern, text)), None)
+        if kind is not None and not (kind == "disk" and re.search(HARMLESS, text)):
             count = found.get(kind, {}).get("count", 0) + 1
             found[kind] = {"kind": kind, "age_s": round(max(0.0, now - moment), 1), "text": text[:200], "count": count}
     return list(found.values())
@@ -151,7 +170,7 @@ def probe_shm(request: Facts) -> Facts:
     del request
     old = {}
     for entry in os.scandir(SHM):
-        if OURS.match(entry.name):
+        if entry.name.startswith(OURS):
             state = entry.stat(follow_symlinks=False)
             if state.st_uid == os.getuid() and time.time() - state.st_mtime > STALE_S:
                 old[entry.path] = state.st_blocks * 512

@@ -3,34 +3,47 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
 
 from orchestrator.node import processes
 from orchestrator.node.probe_command import owner_of, read_text
+from orchestrator.node.record import record
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+    Facts = Dict[str, Any]
+    Table = Dict[int, "Glance"]
+
 BUSY_SHARE = 0.25
 """Below this load a core nobody is looked for."""
 LOOK_S = 0.4
 STUCK_LOOK_S = 1.0
 MOST = 5
-WAITS = re.compile(
-    r"nfs|rpc|nvidia|^nv_|os_acquire|amdgpu|kfd|amdkfd|lustre|ldlm|ptlrpc|ceph|fuse|gpfs|cifs|smb|beegfs"
+FRESH_S = 0.25
+"""A look at all processes that is not older serves everybody."""
+WAITS = (
+    *("nfs", "rpc", "nvidia", "os_acquire", "amdgpu", "kfd", "lustre", "ldlm", "ptlrpc", "ceph", "fuse", "gpfs"),
+    *("cifs", "smb", "beegfs"),
 )
 HIDDEN = ("", "0")
 """What the kernel says of a wait that is not ours to see."""
 
 
-class Glance(NamedTuple):
-    """One process at one moment."""
+if TYPE_CHECKING:
 
-    ticks: int
-    state: str
-    kernel: bool
-    used: int
-    """Clock ticks on the processors."""
+    class Glance(NamedTuple):
+        """One process at one moment."""
+
+        ticks: int
+        state: str
+        kernel: bool
+        used: int
+        """Clock ticks on the processors."""
+
+else:
+    Glance = record("Glance", "ticks", "state", "kernel", "used")
 
 
 def probe_work(request: Facts) -> Facts:
@@ -40,8 +53,7 @@ def probe_work(request: Facts) -> Facts:
     cores = os.cpu_count() or 1
     facts: Facts = {"load1": round(load1, 2), "load5": round(load5, 2), "cores": cores}
     if load1 > BUSY_SHARE * cores:
-        first = glance_at_all()
-        began = time.monotonic()
+        began, first = glance_lately()
         time.sleep(LOOK_S)
         again = glance_at_all()
         facts["busy"] = name_busy(first, again, time.monotonic() - began)
@@ -56,6 +68,22 @@ def glance_at_all() -> Dict[int, Glance]:
         if glance is not None:
             found[pid] = glance
     return found
+
+
+def glance_lately() -> Tuple[float, Table]:
+    """Give a look at every process that is still fresh, and its moment."""
+    if not _looks or time.monotonic() - _looks[-1][0] > FRESH_S:
+        table = glance_at_all()
+        _looks.append((time.monotonic(), table))
+    return _looks[-1]
+
+
+_looks: List[Tuple[float, Table]] = []
+
+
+def list_users() -> List[int]:
+    """List the processes that are no threads of the kernel."""
+    return [pid for pid, glance in glance_lately()[1].items() if not glance.kernel]
 
 
 def parse_stat(text: str) -> Optional[Glance]:
@@ -97,7 +125,7 @@ def probe_stuck(request: Facts) -> Facts:
             for pid in waiting()
             if pid in first and first[pid] and switches_of(pid) == first[pid]
         ]
-    told = [one for one in stuck if WAITS.search(one["waits_in"])]
+    told = [one for one in stuck if is_of_driver(one["waits_in"])]
     hidden = [one["pid"] for one in stuck if one["waits_in"] in HIDDEN and one["command"]]
     answer: Facts = {"system": {"stuck": told}}
     if hidden and not told:
@@ -109,12 +137,12 @@ def probe_stuck(request: Facts) -> Facts:
 
 def waiting() -> List[int]:
     """List the processes that wait inside the kernel and cannot be killed."""
-    found = []
-    for pid in processes.all_pids():
-        glance = parse_stat(read_text("/proc/%d/stat" % pid))
-        if glance is not None and glance.state == "D" and not glance.kernel:
-            found.append(pid)
-    return found
+    return [pid for pid, glance in glance_lately()[1].items() if glance.state == "D" and not glance.kernel]
+
+
+def is_of_driver(waits_in: str) -> bool:
+    """Tell whether a function of the kernel is one of a driver or a file system of the network."""
+    return waits_in.startswith("nv_") or any(word in waits_in for word in WAITS)
 
 
 def switches_of(pid: int) -> str:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from orchestrator.node.kernel_log import Line, parse_dmesg, parse_kmsg, read_lines
+from orchestrator.node.kernel_log import parse_dmesg, parse_kmsg, read_lines
 from orchestrator.node.smi_health import pci_address
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+    from orchestrator.node.kernel_log import Line
+
+    Facts = Dict[str, Any]
+
 MOST_TEXT = 160
 
 __all__ = ["fold_events", "parse_dmesg", "parse_event", "parse_kmsg", "read_events"]

@@ -2,44 +2,70 @@
 
 from __future__ import annotations
 
-import ctypes
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
 import os
-import re
 import select
-import signal
-from typing import NamedTuple
+
+from orchestrator.node.record import record
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from ctypes import CDLL
+    from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 SYS_PIDFD_SEND_SIGNAL = 424
 SYS_PIDFD_OPEN = 434
-SECRET_NAME = re.compile(
-    r"secret|passw|credential|(api|access|auth|private)[-_]?key|(^|[^a-z0-9])(token|key)$", re.IGNORECASE
-)
-IN_THE_OPEN = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=bearer )\S+|(?<=basic )\S+", re.IGNORECASE)
-"""Who logs in, within a URL or a header."""
 """The same on every machine; a Python that was built against old kernel headers (conda's) lacks both functions."""
-_LIBC = ctypes.CDLL(None, use_errno=True)
+PIECE = 1 << 14
+SECRET_NAME = r"secret|passw|credential|(api|access|auth|private)[-_]?key|(^|[^a-z0-9])(token|key)$"  # noqa: S105 - a pattern
+SECRET_WORDS = ("secret", "passw", "credential", "token", "key")
+"""No secret's name is without one of them."""
+IN_THE_OPEN = r"(?<=//)[^/@\s]+(?=@)|(?<=bearer )\S+|(?<=basic )\S+"
+"""Who logs in, within a URL or a header."""
+OPEN_WORDS = ("//", "bearer ", "basic ")
+
+if TYPE_CHECKING:
+
+    class Process(NamedTuple):
+        """One process as /proc/PID/stat tells it."""
+
+        pid: int
+        ticks: int
+        """Start time since boot in clock ticks: tells a re-used pid from the one that was meant."""
+        ppid: int
+        state: str
+        session: int
+        exit_status: int
+        """The wait status of a zombie; 0 also while it runs."""
+
+else:
+    Process = record("Process", "pid", "ticks", "ppid", "state", "session", "exit_status")
 
 
-class Process(NamedTuple):
-    """One process as /proc/PID/stat tells it."""
+def read_all(path: str) -> bytes:
+    """Read a file of /proc.
 
-    pid: int
-    ticks: int
-    """Start time since boot in clock ticks: tells a re-used pid from the one that was meant."""
-    ppid: int
-    state: str
-    session: int
-    exit_status: int
-    """The wait status of a zombie; 0 also while it runs."""
+    Raises:
+        OSError: it is not there, or not ours to read.
+    """
+    # Python's own files cost more than the reading.
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        data = os.read(handle, PIECE)
+        # The kernel gives a page at a time of some files.
+        while part := os.read(handle, PIECE):
+            data += part
+    finally:
+        os.close(handle)
+    return data
 
 
 def read_process(pid: int) -> Process | None:
     """Read one process; None when there is none."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            text = file.read().decode("utf-8", "replace")
+        text = read_all("/proc/%d/stat" % pid).decode("utf-8", "replace")
     except OSError:
         return None
     # The command may hold spaces and brackets: the fields begin behind the last bracket.
@@ -63,8 +89,7 @@ def alive(pid: int, ticks: int) -> bool:
 def boot_id() -> str:
     """Tell this boot from every other one, of every other machine."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        return read_all("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
     except OSError:
         return ""
 
@@ -72,8 +97,7 @@ def boot_id() -> str:
 def command_of(pid: int) -> str:
     """Give the words of a process, at most 200 characters; what may be a secret is hidden: they are shown and saved."""
     try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            words = file.read(4096).decode("utf-8", "replace").rstrip("\0").split("\0")
+        words = read_all("/proc/%d/cmdline" % pid)[:4096].decode("utf-8", "replace").rstrip("\0").split("\0")
     except OSError:
         return ""
     return hide_secrets(words)[:200]
@@ -81,17 +105,24 @@ def command_of(pid: int) -> str:
 
 def hide_secrets(words: list[str]) -> str:
     """Join the words of a command; values of options that are named like secrets, and passwords in URLs, are hidden."""
+    # Most commands have none, and the module for patterns costs as much as reading a hundred of them.
+    whole = "\0".join(words).lower()
+    if not any(mark in whole for mark in (*SECRET_WORDS, *OPEN_WORDS)) and whole.isascii():
+        return " ".join(words).strip()
+    import re  # noqa: PLC0415 - as said
+
+    secret_name, in_the_open = re.compile(SECRET_NAME, re.IGNORECASE), re.compile(IN_THE_OPEN, re.IGNORECASE)
     shown: list[str] = []
     secret = False
     for word in words:
         name, equals, value = word.partition("=")
-        named = SECRET_NAME.search(name) is not None
+        named = secret_name.search(name) is not None
         if secret and not word.startswith("-"):
             shown.append("***")
         elif named and equals and value:
             shown.append(name + "=***")
         else:
-            shown.append(IN_THE_OPEN.sub("***", word))
+            shown.append(in_the_open.sub("***", word))
         secret = named and not equals and word.startswith("-")
     return " ".join(shown).strip()
 
@@ -99,8 +130,7 @@ def hide_secrets(words: list[str]) -> str:
 def environ_of(pid: int) -> dict[bytes, bytes]:
     """Read the environment that a process was started with; empty when it may not be read."""
     try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            pairs = file.read().split(b"\0")
+        pairs = read_all("/proc/%d/environ" % pid).split(b"\0")
     except OSError:
         return {}
     return dict(pair.split(b"=", 1) for pair in pairs if b"=" in pair)
@@ -120,8 +150,7 @@ def children(pid: int) -> list[int]:
         return found
     for thread in threads:
         try:
-            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
-                found += [int(word) for word in file.read().split()]
+            found += [int(word) for word in read_all("/proc/%d/task/%s/children" % (pid, thread)).split()]
         except FileNotFoundError:
             if os.path.exists("/proc/%d" % pid) and not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
                 return _children_by_parent(pid)  # a kernel built without CONFIG_PROC_CHILDREN
@@ -198,8 +227,8 @@ def open_handle(pid: int) -> int:
 
 def signal_handle(handle: int, number: int) -> None:
     """Signal the process behind a pidfd."""
-    if hasattr(signal, "pidfd_send_signal"):
-        signal.pidfd_send_signal(handle, number)
+    if hasattr(_signal, "pidfd_send_signal"):
+        _signal.pidfd_send_signal(handle, number)
     else:
         _system_call(SYS_PIDFD_SEND_SIGNAL, handle, number, None, 0)
 
@@ -211,8 +240,17 @@ def wait_end(handle: int, limit_s: float) -> bool:
     return bool(poll.poll(limit_s * 1000))
 
 
+def open_libc() -> CDLL:
+    """Open the C library: the module for it is dear, and few need it; once it is open, a fork can use it."""
+    import ctypes  # noqa: PLC0415 - as said
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _system_call(number: int, *words: int | None) -> int:
-    result = int(_LIBC.syscall(number, *words))
+    import ctypes  # noqa: PLC0415 - for old Pythons alone
+
+    result = int(open_libc().syscall(number, *words))
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
@@ -250,9 +288,9 @@ def _send_without_handle(process: Process, number: int) -> bool:
 
 def become_subreaper() -> bool:
     """Make every orphan below this process its child, whatever sessions and forks it went through."""
-    return bool(_LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return bool(open_libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def die_with_parent(number: int = signal.SIGTERM) -> None:
+def die_with_parent(number: int = _signal.SIGTERM) -> None:
     """Ask the kernel to signal this process when its parent's main thread dies; runs between fork and exec."""
-    _LIBC.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    open_libc().prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)

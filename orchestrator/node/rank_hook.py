@@ -17,9 +17,10 @@ def install(folder: str) -> str:
     A run without the hook is better than no run.
     """
     target = os.path.join(os.path.abspath(folder), HOOK)
+    # Where this module itself came over a wire, it has no file.
     places = (
         os.path.join(folder, "program", "orchestrator", "node", SOURCE),
-        os.path.join(os.path.dirname(__file__), SOURCE),
+        os.path.join(os.path.dirname(globals().get("__file__", "")), SOURCE),
     )
     with contextlib.suppress(OSError):
         os.makedirs(target, mode=0o700, exist_ok=True)

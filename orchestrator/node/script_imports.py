@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import ast
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import NamedTuple
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
+
+    Facts = Dict[str, Any]
+
 FILES_LIMIT = 500
 BYTES_LIMIT = 1 << 20
 ENTRIES_LIMIT = 5000

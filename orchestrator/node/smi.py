@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, List, Optional, Tuple
 
-Facts = Dict[str, Any]
+from orchestrator.node import probe_command
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+    Facts = Dict[str, Any]
+OddOutputError = probe_command.OddOutputError
 MIB = 1 << 20
 UNITS = {"B": 1 / MIB, "KB": 1 / 1024, "MB": 1.0, "MIB": 1.0, "GB": 1024.0, "GIB": 1024.0}
-
-
-class OddOutputError(Exception):
-    """A tool printed something that this version of us does not know."""
 
 
 def whole(text: Any) -> Optional[int]:

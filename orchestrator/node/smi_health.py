@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional
 
-from orchestrator.node.smi import OddOutputError, read_entries, read_inner, read_json, whole
+from orchestrator.node.probe_command import OddOutputError
+from orchestrator.node.smi import read_entries, read_inner, read_json, whole
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    Facts = Dict[str, Any]
+
 # What the tools call one and the same reason for slow clocks.
 AMD_REASONS = {
     "prochot_violation_status": "hw_slowdown",

@@ -7,18 +7,24 @@ was heard for SILENCE_S: a link that broke keeps nobody out of the folder.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import errno
-import json
+import gc
 import os
 import select
 import zlib
-from typing import Any, Dict, List, Optional
 
-from orchestrator.node import runfolder, tree_change, tree_state
+from orchestrator.node import tree_change, tree_state
 from orchestrator.node.claim import Claim
-from orchestrator.node.tree_rows import Row
-from orchestrator.node.wire import Wire
+from orchestrator.node.fastjson import loads
+from orchestrator.node.tree_look import Look
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from orchestrator.node.tree_rows import Row
+    from orchestrator.node.wire import Wire
 
 READABLE = ("ours", "launch-host")
 SILENCE_S = 60.0
@@ -28,13 +34,16 @@ SILENCE_S = 60.0
 def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
     """Give one answer to every act, until the launch host has no more."""
     del modules
+    gc.disable()  # thousands of rows and nothing that refers to itself
     keeper = Keeper(request)
     orders: Optional[List[Dict[str, Any]]] = [request]
     kept = False
     try:
         while orders is not None and not kept:
             for order in orders:
-                kept = kept or order["act"] == "keep"
+                if order["act"] == "keep":
+                    kept = True
+                    keeper.claim.renew()
                 if order["act"] not in ("beat", "keep"):
                     wire.send(keeper.answer(order))
             orders = orders if kept else wait_orders(wire)
@@ -61,7 +70,7 @@ def remedy_of(error: OSError, workdir: str) -> str:
 
 def unpack(text: str) -> List[Row]:
     """Read the manifest of a request."""
-    rows: List[Row] = json.loads(zlib.decompress(base64.b64decode(text)))
+    rows: List[Row] = loads(zlib.decompress(binascii.a2b_base64(text)))
     return rows
 
 
@@ -70,7 +79,8 @@ class Keeper:
 
     def __init__(self, request: Dict[str, Any]) -> None:
         self.request = request
-        self.rows = unpack(request["manifest"]) if "manifest" in request else []
+        self.rows: Optional[List[Row]] = None
+        self.look: Optional[Look] = None
         self.moved = False
         self.workdir = tree_state.choose_folder(request)
         self.claim = Claim(self.workdir, request["run_id"], request["node_rank"])
@@ -87,11 +97,14 @@ class Keeper:
 
     def answer(self, order: Dict[str, Any]) -> Dict[str, Any]:
         """Do one act."""
+        if "manifest" in order:
+            self.rows = unpack(order["manifest"])
         acts = {
             "find": self.find,
             "inspect": self.inspect,
             "fill": self.fill,
             "prepare": self.prepare,
+            "put": self.put,
             "seen": self.seen,
             "leave": self.leave,
         }
@@ -113,7 +126,12 @@ class Keeper:
 
     def is_taken(self) -> bool:
         """Tell whether another run, of this second and the same chance, has this run's id here."""
-        return bool(runfolder.folders_of(self.request["run_id"], os.path.expanduser("~")))
+        home = os.path.expanduser("~")
+        if not os.path.isdir(os.path.join(home, ".aorta", "runs", self.request["run_id"])):
+            return False
+        from orchestrator.node import runfolder  # noqa: PLC0415 - it costs as much as all the rest, and is hardly ever asked
+
+        return bool(runfolder.folders_of(self.request["run_id"], home))
 
     def inspect(self, order: Dict[str, Any]) -> Dict[str, Any]:
         """Say whose folder it is and how it differs; after a push, note what is there now."""
@@ -127,20 +145,36 @@ class Keeper:
         answer: Dict[str, Any] = {"state": state, "owner": owner, "inside": inside, "taken": self.is_taken()}
         if owner not in READABLE:
             return answer
-        answer.update(tree_state.compare(self.workdir, self.rows))
-        answer["extra"] = tree_state.find_extra(self.workdir, self.rows)
-        answer["stale"] = [] if owner == "launch-host" else tree_state.find_stale(self.workdir, self.rows)
+        look, tree_hash = self.look_at(owner), self.request["tree_hash"]
+        if self.rows is None and look.tree_hash != tree_hash:
+            return {"need": "manifest"}
+        answer.update(look.compare(tree_hash, self.rows))
+        answer.update(look.look_beside(tree_hash, self.rows))
         answer["marker"] = tree_state.read_marker(self.workdir)
-        equal = not answer["missing"] and not answer["different"]
-        if finished and owner == "ours":
+        if owner == "launch-host":
+            answer["stale"] = []
+        elif finished:
             tree_change.remove_nonces(self.workdir, finished)
-            if equal:
-                pushed = {row[0]: row[1] for row in self.rows}
-                pushed.update(dict(answer["stale"]))
-                tree_change.write_json(os.path.join(self.workdir, tree_state.PUSHED), pushed)
-        if equal:
-            self.claim.use()
+        if not answer["missing"] and not answer["different"]:
+            self.settle(look, answer["stale"] if finished and owner == "ours" else None)
         return answer
+
+    def settle(self, look: Look, stale: Optional[List[List[str]]]) -> None:
+        """Leave the ticket in a folder that is right, and note what is in it; after a push with what is left of others."""
+        self.claim.use()
+        tree_hash = self.request["tree_hash"]
+        if stale is not None and self.rows is not None:
+            pushed = {row[0]: row[1] for row in self.rows}
+            pushed.update(dict(stale))
+            if tree_change.note_pushed(self.workdir, tree_state.read_pushed(self.workdir), pushed):
+                look.look_beside(tree_hash, self.rows)
+        look.remember(tree_hash, self.rows)
+
+    def look_at(self, owner: str) -> Look:
+        """Give what is known of the folder; in the launch host's own nothing of ours lies that could know more."""
+        if self.look is None or self.look.workdir != self.workdir:
+            self.look = Look(self.workdir, remember=owner == "ours")
+        return self.look
 
     def fill(self, order: Dict[str, Any]) -> Dict[str, Any]:
         """Have the folder alone, or say why not."""
@@ -158,18 +192,28 @@ class Keeper:
 
     def prepare(self, order: Dict[str, Any]) -> Dict[str, Any]:
         """Make the folder ours, remove what is gone on the launch host, and leave a sign for nodes that share it."""
+        if self.rows is None:
+            return {"need": "manifest"}
         os.makedirs(self.workdir, exist_ok=True)
         if self.is_lost():
             return self.lost()
-        pushed = {**tree_state.read_pushed(self.workdir), **{row[0]: row[1] for row in self.rows}}
-        tree_change.mark(self.workdir, order["marker"], pushed)
-        keep = tree_state.names_of(self.rows)[1]
-        removed = tree_change.remove(self.workdir, order["remove"], keep)
+        tree_change.mark(self.workdir, order["marker"], {row[0]: row[1] for row in self.rows})
+        removed: List[str] = []
+        if order["remove"]:
+            removed = tree_change.remove(self.workdir, order["remove"], tree_state.names_of(self.rows)[1])
         tree_change.write_nonce(self.workdir, order["token"], self.request["node_rank"])
         space = os.statvfs(self.workdir)
         free_bytes = space.f_bavail * space.f_frsize
-        blocked = tree_state.find_blocked(self.workdir, self.rows)
+        behind = self.rows if self.look is None or self.look.behind is None else self.look.behind
+        blocked = tree_state.find_blocked(self.workdir, behind)
         return {"removed": removed, "blocked": blocked, "free_bytes": free_bytes}
+
+    def put(self, order: Dict[str, Any]) -> Dict[str, Any]:
+        """Put into the folder what came with the order."""
+        from orchestrator.node import tree_put  # noqa: PLC0415 - mostly nothing is brought
+
+        tree_put.put(self.workdir, order["packed"])
+        return {}
 
     def is_lost(self) -> bool:
         """Look once more whose the folder is, in the same breath as the first write."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import json
 import os
 import stat
 import time
-from typing import Any, Dict, Iterable, List, Set
 
+from orchestrator.node.fastjson import dumps
 from orchestrator.node.tree_rows import is_safe, to_bytes
-from orchestrator.node.tree_state import MARKER, MARKER_FOLDER, PUSHED, Pushed
+from orchestrator.node.tree_state import MARKER, MARKER_FOLDER, PUSHED, read_pushed
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Set
+
+    from orchestrator.node.tree_state import Pushed
 
 NONCE = "nonce-"
 OLD_NONCE_S = 3600.0
@@ -23,7 +27,7 @@ def write_json(path: str, value: Any) -> None:
     fresh = "%s.%s" % (path, os.urandom(6).hex())
     try:
         with open(fresh, "w", encoding="ascii") as file:
-            json.dump(value, file)
+            file.write(dumps(value))
         os.replace(fresh, path)
     except BaseException:
         if os.path.lexists(fresh):
@@ -31,11 +35,20 @@ def write_json(path: str, value: Any) -> None:
         raise
 
 
-def mark(workdir: str, marker: Dict[str, Any], pushed: Pushed) -> None:
+def mark(workdir: str, marker: Dict[str, Any], kinds: Pushed) -> None:
     """Make the folder ours and note beforehand what will be put there, so that a broken push can be tidied later."""
     os.makedirs(os.path.join(workdir, MARKER_FOLDER), exist_ok=True)
-    write_json(os.path.join(workdir, PUSHED), pushed)
+    before = read_pushed(workdir)
+    note_pushed(workdir, before, {**before, **kinds})
     write_json(os.path.join(workdir, MARKER), marker)
+
+
+def note_pushed(workdir: str, before: Pushed, pushed: Pushed) -> bool:
+    """Note what we have put into the folder; say whether that is news."""
+    if pushed == before:
+        return False
+    write_json(os.path.join(workdir, PUSHED), pushed)
+    return True
 
 
 def write_nonce(workdir: str, token: str, index: int) -> None:
@@ -62,8 +75,10 @@ def read_nonces(workdir: str, token: str) -> List[int]:
 def remove_nonces(workdir: str, token: str) -> None:
     """Take the signs of one push away."""
     for index in read_nonces(workdir, token):
-        with contextlib.suppress(FileNotFoundError):
+        try:
             os.unlink(os.path.join(workdir, MARKER_FOLDER, "%s%s-%d" % (NONCE, token, index)))
+        except FileNotFoundError:
+            continue
 
 
 def remove(workdir: str, paths: Iterable[str], keep_folders: Set[str]) -> List[str]:

@@ -7,15 +7,17 @@ whatever the machine's locale is.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterable, List, Optional
 
-Row = List[Any]
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Iterable, List, Optional, Tuple
+
+    Row = List[Any]
+    Sign = Tuple[int, ...]
+
 CHUNK = 1 << 20
-THREADS = 4
 
 
 def to_bytes(text: str) -> bytes:
@@ -30,46 +32,73 @@ def to_text(raw: bytes) -> str:
 
 def is_safe(path: str) -> bool:
     """Say whether a path stays inside the folder that it is joined to."""
-    return all(part not in ("", ".", "..") for part in path.split("/"))
+    parts = "/" + path + "/"
+    return "//" not in parts and "/./" not in parts and "/../" not in parts
 
 
-def hash_file(path: bytes) -> str:
-    """Build the sha256 of a file's content; a link is not followed."""
-    digest = hashlib.sha256()
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(fd, "rb", buffering=0) as file:
-        while True:
-            data = file.read(CHUNK)
-            if not data:
-                return digest.hexdigest()
-            digest.update(data)
+def sign_of(info: os.stat_result) -> Sign:
+    """Build what tells that a file is the very one that it was, and was not written since."""
+    return (info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev)
 
 
-def read_row(root: bytes, path: str, wanted_size: Optional[int] = None) -> Optional[Row]:
-    """Read one entry; None when nothing is there. With another size than the wanted one it is not hashed."""
-    full = os.path.join(root, to_bytes(path))
-    try:
-        info = os.lstat(full)
-        if stat.S_ISREG(info.st_mode):
-            same_size = wanted_size is None or wanted_size == info.st_size
-            content = hash_file(full) if same_size else "?"
-            return [path, "file", int(bool(info.st_mode & stat.S_IXUSR)), info.st_size, content]
-        if stat.S_ISLNK(info.st_mode):
-            return [path, "link", 0, 0, to_text(os.readlink(full))]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+def hash_open(fd: int, size: int) -> str:
+    """Build the sha256 of an open file's content, which is about so long."""
+    from hashlib import sha256  # noqa: PLC0415 - where nothing has changed, nothing is hashed
+
+    digest = sha256()
+    done = 0
+    # One byte more than there is: the end is seen without another read.
+    while data := os.read(fd, min(size + 1, CHUNK)):
+        digest.update(data)
+        done += len(data)
+        if done == size and len(data) < CHUNK:
+            break
+    return digest.hexdigest()
+
+
+def file_row(path: str, info: os.stat_result, content: str) -> Row:
+    """Build the row of a file."""
+    return [path, "file", int(bool(info.st_mode & stat.S_IXUSR)), info.st_size, content]
+
+
+def other_row(full: bytes, path: str, info: os.stat_result) -> Row:
+    """Build the row of what is no file."""
+    if stat.S_ISLNK(info.st_mode):
+        return [path, "link", 0, 0, to_text(os.readlink(full))]
     return [path, "dir" if stat.S_ISDIR(info.st_mode) else "other", 0, 0, ""]
 
 
 def hash_rows(rows: Iterable[Row]) -> str:
     """Fold rows into one tree hash; their order does not matter."""
-    digest = hashlib.sha256()
+    from hashlib import sha256  # noqa: PLC0415 - as above
+
+    digest = sha256()
     for line in sorted(b"\0".join(to_bytes(str(value)) for value in row) for row in rows):
         digest.update(b"%d:" % len(line) + line)
     return digest.hexdigest()
 
 
-def map_threads(work: Callable[[Any], Any], items: List[Any]) -> List[Any]:
-    """Do the same for every item in a few threads: hashing and disks wait outside the interpreter's lock."""
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        return list(pool.map(work, items, chunksize=1))
+def read_row(root: bytes, path: str) -> Optional[Row]:
+    """Read one entry; None when nothing is there."""
+    full = os.path.join(root, to_bytes(path))
+    try:
+        info = os.lstat(full)
+        if not stat.S_ISREG(info.st_mode):
+            return other_row(full, path, info)
+        return file_row(path, info, hash_file(full, info.st_size))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def open_file(full: bytes) -> int:
+    """Open a file to read it; a link is not followed, and a pipe is not waited for."""
+    return os.open(full, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def hash_file(full: bytes, size: int) -> str:
+    """Build the sha256 of a file's content."""
+    fd = open_file(full)
+    try:
+        return hash_open(fd, size)
+    finally:
+        os.close(fd)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from typing import Any, Dict, List, Optional, Set, Tuple
 
-from orchestrator.node.tree_rows import Row, hash_rows, is_safe, map_threads, read_row, to_bytes, to_text
+from orchestrator.node.fastjson import loads
+from orchestrator.node.tree_rows import is_safe, sign_of, to_bytes
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Set, Tuple
+
+    from orchestrator.node.tree_rows import Row, Sign
+
+    Pushed = Dict[str, str]
+    """Path -> kind, of everything that we ever put into the folder and have not removed."""
 
 MARKER_FOLDER = ".aorta-code"
 MARKER = os.path.join(MARKER_FOLDER, "marker.json")
 PUSHED = os.path.join(MARKER_FOLDER, "pushed.json")
-EXTRA_LIMIT = 500
-
-Pushed = Dict[str, str]
-"""Path -> kind, of everything that we ever put into the folder and have not removed."""
 
 
 def expand(workdir: str) -> str:
@@ -55,15 +59,32 @@ def is_of(marker: Optional[Dict[str, Any]], whose: Tuple[str, str]) -> bool:
 def read_json(path: str) -> Any:
     """Read one of our own files; None when it is missing or cut off."""
     try:
-        with open(path, encoding="ascii") as file:
-            return json.load(file)
+        with open(path, "rb") as file:
+            return loads(file.read())
     except (OSError, ValueError):
         return None
 
 
+def read_bytes(path: str) -> bytes:
+    """Read one of our own files; nothing when it is missing."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
 def read_pushed(workdir: str) -> Pushed:
-    """Read what was pushed before, less what can be no path of ours."""
-    stored = read_json(os.path.join(workdir, PUSHED))
+    """Read what was pushed before."""
+    return parse_pushed(read_bytes(os.path.join(workdir, PUSHED)))
+
+
+def parse_pushed(raw: bytes) -> Pushed:
+    """Parse what was pushed before, less what can be no path of ours."""
+    try:
+        stored = loads(raw)
+    except ValueError:
+        stored = None
     if not isinstance(stored, dict):
         return {}
     return {path: kind for path, kind in stored.items() if is_safe(path) and path.split("/")[0] != MARKER_FOLDER}
@@ -108,41 +129,28 @@ class Folders:
 
     def __init__(self, root: bytes) -> None:
         self._root = root
-        self._known: Dict[str, str] = {"": "dir"}
+        self._blocked: Dict[str, Optional[str]] = {}
+        self.signs: Dict[str, Sign] = {}
+        """Of the folders that are there."""
 
     def blocked(self, path: str) -> Optional[str]:
         """Give the nearest upper path that is there and is no real folder."""
         upper = path.rpartition("/")[0]
-        if upper not in self._known:
-            above = self.blocked(upper)
-            self._known[upper] = "blocked:" + above if above is not None else self._kind(upper)
-        state = self._known[upper]
-        return state[len("blocked:") :] if state.startswith("blocked:") else None
+        if upper not in self._blocked:
+            above = self.blocked(upper) if upper else None
+            self._blocked[upper] = self._look(upper) if above is None else above
+        return self._blocked[upper]
 
-    def _kind(self, path: str) -> str:
+    def _look(self, path: str) -> Optional[str]:
         try:
-            mode = os.lstat(os.path.join(self._root, to_bytes(path))).st_mode
+            # The folder itself may be reached through a link; none below it.
+            info = os.lstat(os.path.join(self._root, to_bytes(path))) if path else os.stat(self._root)
         except FileNotFoundError:
-            return "dir"
-        return "dir" if stat.S_ISDIR(mode) else "blocked:" + path
-
-
-def compare(workdir: str, rows: List[Row]) -> Dict[str, Any]:
-    """Compare the folder with the manifest, by content."""
-    root = os.fsencode(workdir)
-    folders = Folders(root)
-    open_rows = [row for row in rows if folders.blocked(row[0]) is None]
-    found_rows = map_threads(lambda row: read_row(root, row[0], row[3]), open_rows)
-    missing, different, found = [], [], []
-    for row, there in zip(open_rows, found_rows):
-        if there is None:
-            missing.append(row[0])
-            continue
-        found.append(there)
-        if there != row:
-            different.append(row[0])
-    missing += [row[0] for row in rows if folders.blocked(row[0]) is not None]
-    return {"hash": hash_rows(found), "missing": sorted(missing), "different": sorted(different)}
+            return None
+        if not stat.S_ISDIR(info.st_mode):
+            return path
+        self.signs[path] = sign_of(info)
+        return None
 
 
 def find_blocked(workdir: str, rows: List[Row]) -> List[str]:
@@ -153,20 +161,24 @@ def find_blocked(workdir: str, rows: List[Row]) -> List[str]:
     for path, kind, _executable, _size, _content in rows:
         if kind == "dir" or folders.blocked(path) is not None:
             continue
-        full = os.path.join(root, to_bytes(path))
-        if os.path.isdir(full) and not os.path.islink(full):
+        try:
+            mode = os.lstat(os.path.join(root, to_bytes(path))).st_mode
+        except FileNotFoundError:
+            continue
+        if stat.S_ISDIR(mode):
             blocked.add(path)
     return sorted(blocked)
 
 
-def find_stale(workdir: str, rows: List[Row]) -> List[List[str]]:
-    """List what was pushed before, is still there and is no longer in the manifest."""
-    root = os.fsencode(workdir)
+def find_stale(root: bytes, rows: List[Row], left: List[List[str]]) -> List[List[str]]:
+    """List what is still there of what was pushed before and is no longer in the manifest."""
+    if not left:
+        return []
     folders = Folders(root)
-    wanted, upper = names_of(rows)
+    upper = names_of(rows)[1]
     stale = []
-    for path, kind in sorted(read_pushed(workdir).items()):
-        if path in wanted or folders.blocked(path) is not None:
+    for path, kind in left:
+        if folders.blocked(path) is not None:
             continue
         full = os.path.join(root, to_bytes(path))
         is_folder = os.path.isdir(full) and not os.path.islink(full)
@@ -188,23 +200,3 @@ def names_of(rows: List[Row]) -> Tuple[Set[str], Set[str]]:
             upper.add(above)
             above = above.rpartition("/")[0]
     return wanted, upper - {row[0] for row in rows if row[1] != "dir"}
-
-
-def find_extra(workdir: str, rows: List[Row]) -> List[List[Any]]:
-    """List [path, is a folder] of what lies beside the manifest's entries and was never pushed."""
-    wanted, upper = names_of(rows)
-    known = wanted | upper | set(read_pushed(workdir))
-    extra: List[List[Any]] = []
-    for folder in sorted(upper):
-        try:
-            entries = list(os.scandir(os.path.join(os.fsencode(workdir), to_bytes(folder))))
-        except OSError:
-            continue
-        for entry in entries:
-            name = to_text(entry.name)
-            path = folder + "/" + name if folder else name
-            if path not in known and path != MARKER_FOLDER:
-                extra.append([path, entry.is_dir(follow_symlinks=False)])
-                if len(extra) >= EXTRA_LIMIT:
-                    return extra
-    return extra

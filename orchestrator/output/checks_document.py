@@ -1,53 +1,18 @@
-"""The JSON document of a check, and its JSON Schema."""
+"""The JSON document of a check; checks_schema.py says what it is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-
-from orchestrator.facts import Facts, Survey
+from orchestrator.facts import Survey
 from orchestrator.output.checks_text import is_ready
-from orchestrator.values import Finding, Node, Status
+from orchestrator.typed_json import to_json
 
-_FACTS: TypeAdapter[Facts] = TypeAdapter(Facts)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-
-class FindingDocument(BaseModel):
-    """What one check says."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    check: str = Field(description="Name of the check; aorta-launch check --list tells them all.")
-    status: Status
-    detail: str = Field(description="What was seen.")
-    remedy: str = Field(description="What to type; empty where nothing is wrong.")
-    why: str = Field(description="What would happen at a launch; empty where nothing is wrong.")
-    reason: str = Field(description="Why launch.checks judges it otherwise.")
-
-
-class NodeDocument(BaseModel):
-    """One node, in the order of the node list."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    node: str
-    node_rank: int
-    facts: Facts
-    findings: list[FindingDocument]
-
-
-class ChecksDocument(BaseModel):
-    """What check --json prints and checks.json holds."""
-
-    model_config = ConfigDict(extra="forbid", title="aorta-launch check")
-
-    schema_: Literal[1] = Field(1, alias="schema")
-    ready: bool = Field(description="Nothing fails; with --strict, nothing warns.")
-    nodes: list[NodeDocument]
-    cluster: list[FindingDocument] = Field(description="What is said of all nodes together.")
-    survey: Survey = Field(description="What was measured between the nodes and under load.")
+    from orchestrator.facts import Facts
+    from orchestrator.values import Finding, Node
 
 
 def checks_document(
@@ -59,6 +24,9 @@ def checks_document(
     survey: Survey | None = None,
 ) -> dict[str, Any]:
     """Build the JSON document of a check."""
+    found: dict[int | None, list[dict[str, str]]] = {None: []}
+    for finding in findings:
+        found.setdefault(finding.node_rank, []).append(_finding_document(finding))
     return {
         "schema": 1,
         "ready": is_ready(findings, strict=strict),
@@ -66,20 +34,22 @@ def checks_document(
             {
                 "node": node.name,
                 "node_rank": node_rank,
-                "facts": _FACTS.dump_python(fact, mode="json"),
-                "findings": [_finding_document(finding) for finding in findings if finding.node_rank == node_rank],
+                "facts": to_json(fact),
+                "findings": found.get(node_rank, []),
             }
             for node_rank, (node, fact) in enumerate(zip(nodes, facts, strict=True))
         ],
-        "cluster": [_finding_document(finding) for finding in findings if finding.node_rank is None],
-        "survey": (survey or Survey()).model_dump(mode="json"),
+        "cluster": found[None],
+        "survey": to_json(survey or Survey()),
     }
 
 
 def _finding_document(finding: Finding) -> dict[str, str]:
-    return {name: getattr(finding, name) for name in FindingDocument.model_fields}
-
-
-def checks_schema() -> dict[str, Any]:
-    """Build the JSON Schema of the document."""
-    return ChecksDocument.model_json_schema(mode="serialization")
+    return {
+        "check": finding.check,
+        "status": finding.status,
+        "detail": finding.detail,
+        "remedy": finding.remedy,
+        "why": finding.why,
+        "reason": finding.reason,
+    }

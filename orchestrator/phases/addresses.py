@@ -37,13 +37,20 @@ class PortHold:
         self._channel = channel
         self._where = where
 
-    def release(self) -> None:
-        """Stop listening and keep the port, so that the run's store can bind it and nobody else.
+    def ask_release(self) -> None:
+        """Let it stop listening and keep the port, so that the run's store can bind it and nobody else.
+
+        Raises:
+            LinkLostError: the head is gone.
+        """
+        self._channel.send({"op": "release"})
+
+    def await_release(self) -> None:
+        """Wait until it has.
 
         Raises:
             LinkLostError: the head does not answer.
         """
-        self._channel.send({"op": "release"})
         read_frame(self._channel, self._where, ANSWER_S)
 
     def close(self) -> None:

@@ -58,7 +58,11 @@ def run_attempt(attempt: Attempt, plan: Plan) -> Outcome | None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     with told_as_full_disk(desk.paths):
         clear_logs(desk.paths)
+    hold = ground.proof.hold
     with ExitStack() as undo:
+        if hold is not None:
+            # Beside the start, which takes as long: nobody else can bind the port meanwhile.
+            hold.ask_release()
         channels = start_supervisors(ground, plan)
         for channel in channels:
             undo.callback(channel.close)
@@ -75,8 +79,8 @@ def run_attempt(attempt: Attempt, plan: Plan) -> Outcome | None:
                 clock_offsets={facts.node_rank: facts.clock_offset_s or 0.0 for facts in ground.facts},
                 channels=dict(enumerate(channels)),
             )
-        if ground.proof.hold is not None:
-            ground.proof.hold.release()
+        if hold is not None:
+            hold.await_release()
         started = clock.now()
         undo.push(lambda kind, *_: call_off(readers, plan) if kind is not None else None)
         # Written first: a run that is under way must never be taken for one that was not started.

@@ -6,18 +6,20 @@ import getpass
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import AortaError, LinkError, UsageError, bundle
 from orchestrator.transport import Link
 from orchestrator.transport.fanout import nobody, try_all, try_each
 from orchestrator.transport.isself import is_own_address
 from orchestrator.transport.local import LocalLink
-from orchestrator.transport.ssh import Connection, Session
 from orchestrator.transport.ssh_dial import Deadline, Resolved, resolve
-from orchestrator.transport.ssh_link import SshLink
+from orchestrator.transport.sshasked import Asked
 from orchestrator.transport.sshconfig import SSH_PORT, SshHost, ask_ssh, parse_jump
 from orchestrator.values import Node
+
+if TYPE_CHECKING:
+    from orchestrator.transport.ssh import Connection, Session
 
 ASK_WIDTH = 8
 """`ssh -G` processes at once; one takes 9 ms."""
@@ -88,10 +90,11 @@ def find_ways(
     nodes: Sequence[Node], settings: ConnectSettings
 ) -> tuple[dict[int, tuple[SshHost, Chain]], dict[int, AortaError]]:
     """Find out how each node is reached; give ways and errors by place in the list."""
+    ask = Asked().ask
 
     def find(node: Node) -> tuple[SshHost, Chain]:
-        host = find_host(node, settings)
-        return host, find_chain(host)
+        host = find_host(node, settings, ask)
+        return host, find_chain(host, ask)
 
     return try_all(find, nodes, ASK_WIDTH)
 
@@ -102,6 +105,9 @@ def _dial(
     settings: ConnectSettings,
     done: Callable[[int], None],
 ) -> tuple[dict[int, Link], dict[int, AortaError], list[Connection]]:
+    # Whoever looks at runs and has nobody to ask need not wait until paramiko is loaded.
+    from orchestrator.transport.ssh import Session  # noqa: PLC0415
+
     session = Session(accept_new=settings.accept_new_host_keys)
     jumps, broken = open_jumps([chain for _, chain in ways.values()], session, settings)
 
@@ -125,10 +131,10 @@ def _with_note(error: AortaError, host: SshHost) -> AortaError:
     return error
 
 
-def find_host(node: Node, settings: ConnectSettings) -> SshHost:
+def find_host(node: Node, settings: ConnectSettings, ask: Callable[..., SshHost] = ask_ssh) -> SshHost:
     """Put together how a node is reached: node list over flags over ssh_config."""
     try:
-        host = ask_ssh(node.host, user=node.user or settings.user, port=node.port or settings.ssh_port)
+        host = ask(node.host, user=node.user or settings.user, port=node.port or settings.ssh_port)
     except AortaError as error:
         error.where = node.where if isinstance(error, UsageError) else node.name
         raise
@@ -142,7 +148,7 @@ def find_host(node: Node, settings: ConnectSettings) -> SshHost:
     return host
 
 
-def find_chain(host: SshHost) -> Chain:
+def find_chain(host: SshHost, ask: Callable[..., SshHost] = ask_ssh) -> Chain:
     """Find the jump hosts before a node; the first of them may need one itself, as ssh_config says."""
     chain: list[SshHost] = []
     hops = host.proxy_jump
@@ -150,7 +156,7 @@ def find_chain(host: SshHost) -> Chain:
         hosts = []
         for hop in hops:
             name, user, port = parse_jump(hop.strip())
-            hosts.append(ask_ssh(name, user=user, port=port))
+            hosts.append(ask(name, user=user, port=port))
         chain = hosts + chain
         if len(chain) > HOPS:
             remedy = "look at ProxyJump in ssh_config and jump= in the node list"
@@ -170,6 +176,8 @@ def open_jumps(
     chains: Sequence[Chain], session: Session, settings: ConnectSettings
 ) -> tuple[dict[Chain, Connection], dict[Chain, AortaError]]:
     """Open each jump host once, before the nodes behind it are dialled; from the outside in."""
+    from orchestrator.transport.ssh import Connection  # noqa: PLC0415 - as above
+
     opened: dict[Chain, Connection] = {}
     broken: dict[Chain, AortaError] = {}
 
@@ -205,6 +213,9 @@ def open_link(node: Node, host: SshHost, session: Session, settings: ConnectSett
         addresses = resolve(host, node.name, deadline)
         if node.local is None and _is_here(host, addresses, port_given=bool(node.port or settings.ssh_port)):
             return LocalLink(node)
+    from orchestrator.transport.ssh import Connection  # noqa: PLC0415 - as above
+    from orchestrator.transport.ssh_link import SshLink  # noqa: PLC0415
+
     connection = Connection(host, node.name, session, jump)
     connection.open(deadline, addresses)
     return SshLink(node, connection, timeout_s)

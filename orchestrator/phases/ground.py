@@ -12,6 +12,7 @@ from orchestrator.plan.build import build_plan
 
 if TYPE_CHECKING:
     from orchestrator.facts import Facts, Survey
+    from orchestrator.phases.begin import Begun
     from orchestrator.phases.preflight import Proof
     from orchestrator.settings import Settings
     from orchestrator.transport import Link
@@ -30,6 +31,8 @@ class Ground:
     survey: Survey
     findings: Sequence[Finding]
     env: tuple[EnvValue, ...]
+    begun: Begun | None = None
+    """The push of a run, which goes on while the nodes are checked; its id is the run's."""
 
 
 def expected_workdirs(ground: Ground) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -19,6 +18,7 @@ from orchestrator.phases.worlds import PREPARE_S, trouble_of
 from orchestrator.transport import Channel
 from orchestrator.transport.answers import read_frame
 from orchestrator.transport.fanout import try_all
+from orchestrator.typed_json import from_json
 
 MARGIN_S = 60.0
 """Allocating and filling large memory takes its time on a busy node."""
@@ -103,7 +103,7 @@ def _build_member(crew: Crew, place: Place, answer: Mapping[str, Any]) -> Member
     gpus = usable_gpus(crew.nodes[node_rank], crew.facts[node_rank])
     index = gpus[local_rank].index if crew.device == "cuda" and local_rank < len(gpus) else None
     told = {"node_rank": node_rank, "local_rank": local_rank, "index": index, **answer}
-    return MemberFacts.model_validate_json(json.dumps(told))
+    return from_json(MemberFacts, told)
 
 
 class Watch:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import AortaError
 from orchestrator.facts.mesh import MeshFacts, Way
-from orchestrator.phases.addresses import Place
+from orchestrator.phases.addresses import Place, is_numeric
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame
@@ -32,21 +34,62 @@ DOUBT_MS, DOUBT_MBS = 1.0, 50.0
 Opened = Mapping[int, tuple[Channel, dict[str, Any]]]
 
 
+@dataclass(frozen=True)
+class EarlyMesh:
+    """The programs of a mesh that were asked for before any address was proved."""
+
+    nonce: str
+    places: tuple[Place, ...]
+    """Where each node will take part, if all is as it seems: at the address by which we reach it."""
+    channels: Mapping[int, Channel]
+
+    def close(self) -> None:
+        """End them."""
+        for channel in self.channels.values():
+            channel.close()
+
+    def is_of(self, places: Sequence[Place]) -> bool:
+        """Tell whether the addresses that were proved are those that were tried."""
+        return [place.address for place in places] == [place.address for place in self.places]
+
+
+def ask_early(links: Sequence[Link], nodes: Sequence[Node]) -> EarlyMesh | None:
+    """Start the programs where it can be told already at which addresses, and wait for nothing; None where not."""
+    if not 1 < len(nodes) <= MOST_NODES:
+        return None
+    seeming = [node.addr or node.host for node in nodes]
+    if not all(is_numeric(address) for address in seeming) or any(node.iface for node in nodes):
+        return None
+    places, nonce = tuple(Place(address, "") for address in seeming), secrets.token_hex(16)
+    channels: dict[int, Channel] = {}
+    for node_rank, link in enumerate(links):
+        with contextlib.suppress(AortaError):  # what is not here is asked for again, and told then
+            channels[node_rank] = link.open("mesh", _ask(places[node_rank], nonce, node_rank))
+    return EarlyMesh(nonce, places, channels)
+
+
+def _ask(place: Place, nonce: str, node_rank: int) -> dict[str, Any]:
+    return {"address": place.address, "interface": place.interface, "nonce": nonce, "rank": node_rank}
+
+
 def measure_mesh(
-    links: Sequence[Link], nodes: Sequence[Node], places: Sequence[Place], settings: Settings
+    links: Sequence[Link],
+    nodes: Sequence[Node],
+    places: Sequence[Place],
+    settings: Settings,
+    early: EarlyMesh | None = None,
 ) -> MeshFacts:
     """Let every node try every other one; a node that does not answer is a way that fails."""
     if len(nodes) == 1:
         return MeshFacts(skipped="one node")
     if len(nodes) > MOST_NODES:
         return MeshFacts(skipped=f"more than {MOST_NODES} nodes: --level 1 tries pairs")
-    nonce = secrets.token_hex(16)
+    nonce = early.nonce if early is not None else secrets.token_hex(16)
     with ExitStack() as undo:
 
         def open_node(node_rank: int) -> tuple[Channel, dict[str, Any]]:
-            place = places[node_rank]
-            request = {"address": place.address, "interface": place.interface, "nonce": nonce, "rank": node_rank}
-            channel = links[node_rank].open("mesh", request)
+            channel = early.channels.get(node_rank) if early is not None else None
+            channel = channel or links[node_rank].open("mesh", _ask(places[node_rank], nonce, node_rank))
             undo.callback(channel.close)
             return channel, dict(read_frame(channel, nodes[node_rank].name, ANSWER_S).header)
 

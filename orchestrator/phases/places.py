@@ -128,13 +128,6 @@ def list_earlier(found: Sequence[Workdir], tree: Tree) -> list[str]:
 
 def list_extra(found: Sequence[Workdir], tree: Tree) -> list[str]:
     """Say what nobody pushed lies beside the code and was left there."""
-    extra = sorted(
-        {
-            path
-            for place in found
-            if place.owner == "ours"
-            for path, is_folder in place.extra
-            if not tree.rules.is_ignored(path, is_folder=is_folder)
-        }
-    )
+    told = {pair for place in found if place.owner == "ours" for pair in place.extra}
+    extra = sorted({path for path, is_folder in told if not tree.rules.is_ignored(path, is_folder=is_folder)})
     return [f"on the nodes, but not in the project, and left there: {render_paths(extra)}"] if extra else []

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.facts import Facts, parse_facts
-from orchestrator.phases.addresses import Place, PortHold, Proof, ask_for_port, is_numeric, prove_addresses
+from orchestrator.phases.addresses import (
+    Place,
+    PortHold,
+    Proof,
+    is_numeric,
+    prove_addresses,
+)
 from orchestrator.phases.script import ask_of_node, ask_of_script
 from orchestrator.phases.workdir import folder_words
 from orchestrator.settings import Settings
@@ -17,7 +23,7 @@ from orchestrator.transport.answers import read_frame
 from orchestrator.transport.fanout import fan_out, nobody
 from orchestrator.values import EnvValue
 
-__all__ = ["Place", "PortHold", "Proof", "ask_for_port", "probe_nodes", "prove_addresses"]
+__all__ = ["Place", "PortHold", "Proof", "probe_nodes", "prove_addresses"]
 
 CLOCK_ROUNDS = 5
 LONG_WAY_S = 0.02

@@ -67,7 +67,7 @@ class Crew:
         """Open a link to every node that can be reached."""
         ways: dict[str, list[int]] = {}
         for place, target in enumerate(self.targets):
-            ways.setdefault(target.settings.model_dump_json(exclude={"origins"}), []).append(place)
+            ways.setdefault(repr(target.settings.model_copy(update={"origins": {}})), []).append(place)
         for places in ways.values():
             nodes = [self.targets[place].node for place in places]
             settings = self.targets[places[0]].settings

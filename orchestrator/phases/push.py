@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError, PushError
+from orchestrator.phases.begin import Begun, Opened, open_push
+from orchestrator.phases.carry import Packer, bring_paths
 from orchestrator.phases.places import (
     check_all,
     check_equal,
@@ -22,10 +22,9 @@ from orchestrator.phases.places import (
     list_extra,
     list_removable,
 )
-from orchestrator.phases.rsync import push_paths
 from orchestrator.phases.tree import Tree, read_tree
-from orchestrator.phases.turns import open_keepers, wait_turn
-from orchestrator.phases.workdir import Keeper, Question, Workdir, folder_words
+from orchestrator.phases.turns import wait_turn
+from orchestrator.phases.workdir import Keeper, Workdir, default_workdir
 from orchestrator.plan.manifest import MIB, check_size, compare_manifests, render_paths
 from orchestrator.transport import Link
 from orchestrator.transport.fanout import fan_out
@@ -52,8 +51,20 @@ class Pushed:
     warnings: tuple[str, ...] = ()
 
 
+def begin_push(links: Sequence[Link], settings: Settings, run_id: str, undo: ExitStack) -> Begun:
+    """Begin a push while the checks still go on; when they fail it is called off, which leaves nothing anywhere."""
+    begun = Begun(links, settings, run_id)
+    undo.callback(begun.cancel)
+    return begun
+
+
 def push_code(
-    links: Sequence[Link], facts: Sequence[Facts], settings: Settings, run_id: str, tell: Tell | None = None
+    links: Sequence[Link],
+    facts: Sequence[Facts],
+    settings: Settings,
+    run_id: str,
+    tell: Tell | None = None,
+    begun: Begun | None = None,
 ) -> Pushed:
     """Make the code folder of every node equal to the project; an equal one costs one round trip and no copy.
 
@@ -63,70 +74,71 @@ def push_code(
     """
     del facts  # the nodes themselves say where their folders are
     tell = tell or (lambda _text: None)
-    if not settings.push:
-        return _find_code(links, settings, run_id, tell)
-    tree = read_tree(settings)
-    for may_repeat in (True, False):
-        try:
-            return _push_tree(links, tree, settings, run_id, tell)
-        except AortaError:
-            again = read_tree(settings)
-            if again.manifest.tree_hash == tree.manifest.tree_hash:
-                raise
-            if not may_repeat:
-                raise PushError(
-                    what=f"files change while they are pushed: {_changes(tree, again)}",
-                    where=str(tree.root),
-                    remedy="wait until nothing writes into the project, or list these files in .aortaignore",
-                ) from None
-            tree = again
-    raise AssertionError  # the second turn returns or raises
+    if begun is not None and begun.run_id != run_id:
+        begun.cancel()
+        begun = None
+    opened = begun.take() if begun is not None else open_push(links, settings, run_id)
+    if opened.tree is None:
+        return _find_code(opened, settings, tell)
+    try:
+        return _push_tree(opened, opened.tree, settings, run_id, tell)
+    except AortaError:
+        again = read_tree(settings)
+        if again.manifest.tree_hash == opened.tree.manifest.tree_hash:
+            raise
+    try:
+        return _push_tree(open_push(links, settings, run_id, again), again, settings, run_id, tell)
+    except AortaError:
+        last = read_tree(settings)
+        if last.manifest.tree_hash == again.manifest.tree_hash:
+            raise
+        raise PushError(
+            what=f"files change while they are pushed: {_changes(again, last)}",
+            where=str(again.root),
+            remedy="wait until nothing writes into the project, or list these files in .aortaignore",
+        ) from None
 
 
 def _changes(old: Tree, new: Tree) -> str:
     return render_paths(compare_manifests(old.manifest, new.manifest))
 
 
-def _find_code(links: Sequence[Link], settings: Settings, run_id: str, tell: Tell) -> Pushed:
-    words = folder_words(settings)
-    with open_keepers(links, Question(words=words, run_id=run_id), settings.fanout) as keepers:
-        found = wait_turn(keepers, lambda _found: [], settings.fanout, tell).found
+def _find_code(opened: Opened, settings: Settings, tell: Tell) -> Pushed:
+    with opened.undo:
+        found = wait_turn(opened.keepers, lambda _found: [], settings.fanout, tell).found
         without = [place.node for place in found if not place.exists]
         if without:
             raise PushError(
-                what=f"the folder {settings.workdir or words['workdir']} is not there",
+                what=f"the folder {settings.workdir or default_workdir(settings.project)} is not there",
                 where=", ".join(without),
                 remedy="leave --no-push out, or name the folder with --workdir",
             )
-        _keep(keepers, found, tell)
+        _keep(opened.keepers, found, tell)
     return Pushed(workdirs=tuple(place.path for place in found))
 
 
-def _push_tree(links: Sequence[Link], tree: Tree, settings: Settings, run_id: str, tell: Tell) -> Pushed:
-    warnings = _tree_warnings(tree, settings)
-    for warning in warnings:
-        tell(warning)
+def _push_tree(opened: Opened, tree: Tree, settings: Settings, run_id: str, tell: Tell) -> Pushed:
+    keepers = opened.keepers
+    with opened.undo:
+        warnings = _tree_warnings(tree, settings)
+        for warning in warnings:
+            tell(warning)
 
-    def judge(found: Sequence[Workdir]) -> list[int]:
-        check_all(check_place, found, tree)
-        return [index for index, place in enumerate(found) if _needs_push(place, tree)]
+        def judge(found: Sequence[Workdir]) -> list[int]:
+            check_all(check_place, found, tree)
+            return [index for index, place in enumerate(found) if _needs_push(place, tree)]
 
-    with own_nonce(tree.root) as nonce:
-        question = Question(words=folder_words(settings), run_id=run_id, nonce=nonce, manifest=tree.manifest)
-        with open_keepers(links, question, settings.fanout) as keepers:
-            turn = wait_turn(keepers, judge, settings.fanout, tell)
-            found, folders = turn.found, 0
-            earlier = list_earlier(found, tree)
-            if turn.behind:
-                work = _Push(keepers, tree, found, settings, run_id, secrets.token_hex(6))
-                folders = work.run(turn.behind, tell)
-                done = fan_out(lambda index: keepers[index].prove(work.token), turn.behind, settings.fanout)
-                found = [
-                    dict(zip(turn.behind, done, strict=True)).get(index, place) for index, place in enumerate(found)
-                ]
-            check_all(check_equal, found, tree)
-            _keep(keepers, found, tell)
-            fan_out(lambda index: keepers[index].wait_end(), turn.behind, settings.fanout)
+        turn = wait_turn(keepers, judge, settings.fanout, tell)
+        found, folders = turn.found, 0
+        earlier = list_earlier(found, tree)
+        if turn.behind:
+            work = _Push(keepers, tree, found, settings, run_id, secrets.token_hex(6))
+            folders = work.run(turn.behind, tell)
+            done = fan_out(lambda index: keepers[index].prove(work.token), turn.behind, settings.fanout)
+            found = [dict(zip(turn.behind, done, strict=True)).get(index, place) for index, place in enumerate(found)]
+        check_all(check_equal, found, tree)
+        _keep(keepers, found, tell)
+        fan_out(lambda index: keepers[index].wait_end(), turn.behind, settings.fanout)
     return Pushed(
         workdirs=tuple(place.path for place in found),
         tree_hash=tree.manifest.tree_hash,
@@ -152,28 +164,6 @@ def _needs_push(place: Workdir, tree: Tree) -> bool:
     if place.owner == "launch-host":
         return False
     return place.tree_hash != tree.manifest.tree_hash or place.owner != "ours" or bool(list_removable(place, tree))
-
-
-@contextmanager
-def own_nonce(root: Path) -> Iterator[str]:
-    """Leave a file in the project for a moment: a node that sees it has the launch host's own tree before it."""
-    name = f".aorta-nonce-{secrets.token_hex(8)}"
-    file = root / name
-    before = root.stat().st_mtime_ns
-    try:
-        file.touch(exist_ok=False)
-    except OSError:
-        yield name  # a read-only project: no node can be made to write into it either
-        return
-    ours = root.stat().st_mtime_ns
-    try:
-        yield name
-    finally:
-        with suppress(OSError):
-            untouched = root.stat().st_mtime_ns == ours
-            file.unlink()
-            if untouched:
-                os.utime(root, ns=(root.stat().st_atime_ns, before))
 
 
 def _tree_warnings(tree: Tree, settings: Settings) -> list[str]:
@@ -202,9 +192,9 @@ class _Push:
         if jobs:
             size = self.tree.manifest.total_bytes / MIB
             tell(f"pushing {self.tree.manifest.files} files, {size:.1f} MiB, to {len(jobs)} folders")
-        root = self.tree.root
+        packer = Packer(self.tree)
         fan_out(
-            lambda first: push_paths(self.keepers[first].link, root, self.found[first].path, jobs[first]),
+            lambda first: bring_paths(self.keepers[first], packer, self.found[first].path, jobs[first]),
             list(jobs),
             self.settings.fanout,
         )

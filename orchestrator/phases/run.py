@@ -67,8 +67,10 @@ def run_on(
     With `announce` nobody watches: it is told the run once every agent has started.
     """
     settings = ground.settings
-    plan_on(ground, new_run_id(settings.label), 1, expected_workdirs(ground))  # what is wrong with it is told first
-    paths = begin_experiment(settings, lambda: new_run_id(settings.label))
+    first_id = ground.begun.run_id if ground.begun is not None else new_run_id(settings.label)
+    plan_on(ground, first_id, 1, expected_workdirs(ground))  # what is wrong with it is told first
+    ids = iter([first_id])
+    paths = begin_experiment(settings, lambda: next(ids, "") or new_run_id(settings.label))
     run_id = paths.root.name
     record = Record(paths, settings, ground.nodes, run_id)
     record.note_facts(ground.facts)
@@ -131,7 +133,7 @@ def bring_code(ground: Ground, record: Record, talk: Talk, run_id: str) -> Seque
     record.time("checked")
     record.write(state="pushing")
     with talk.waiting("bringing the code to the nodes"):
-        pushed = push_code(ground.links, ground.facts, settings, run_id, talk.detail)
+        pushed = push_code(ground.links, ground.facts, settings, run_id, talk.detail, ground.begun)
     for warning in pushed.warnings:
         talk.warn(warning)
     with told_as_full_disk(paths):

@@ -9,20 +9,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from orchestrator.errors import NodeError, UsageError
 from orchestrator.facts import Facts, Survey, parse_facts
 from orchestrator.facts.group import parse_group
 from orchestrator.phases.preflight import NodeAnswer
 from orchestrator.settings import Settings
+from orchestrator.typed_json import OddValueError, from_json, to_json
 from orchestrator.values import Node
 
 SCHEMA = 1
 SURVEY = "survey.json"
 NODES = "node_[0-9][0-9][0-9][0-9].json"
 """Whatever else lies in the folder is not ours to remove."""
-_NODE: TypeAdapter[Node] = TypeAdapter(Node)
 
 
 def write_answers(folder: Path, nodes: Sequence[Node], answers: Sequence[NodeAnswer], survey: Survey) -> None:
@@ -40,7 +38,7 @@ def write_answers(folder: Path, nodes: Sequence[Node], answers: Sequence[NodeAns
             line = {key: value for key, value in asdict(node).items() if key != "env"}
             document = {"schema": SCHEMA, "node_rank": node_rank, "node": line, "clock": answer.clock}
             _write(folder / f"node_{node_rank:04d}.json", {**document, "took_s": answer.took_s, "answer": answer.raw})
-        _write(folder / SURVEY, {"schema": SCHEMA, **survey.model_dump(mode="json")})
+        _write(folder / SURVEY, {"schema": SCHEMA, **to_json(survey)})
     except OSError as error:
         raise UsageError(
             f"the facts cannot be written: {error.strerror}", where=str(folder), remedy="name another folder"
@@ -65,11 +63,11 @@ def read_answers(folder: Path) -> tuple[tuple[Node, ...], list[Facts], Survey]:
         document = _read(path)
         try:
             offset, error_s = (_number(value) for value in document["clock"])
-            nodes.append(_NODE.validate_json(json.dumps(document["node"])))
+            nodes.append(from_json(Node, document["node"]))
             known = parse_facts(node_rank, document["answer"], (offset, error_s), str(path))
             facts.append(replace(known, answer_s=_number(document["took_s"])))
-        except ValidationError as error:
-            raise _odd(path, f"node.{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from None
+        except OddValueError as error:
+            raise _odd(path, f"node.{error}") from None
         except NodeError as error:
             raise _odd(path, error.what) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
-
 from orchestrator.errors import UsageError
 from orchestrator.plan.paths import ExperimentPaths
+from orchestrator.typed_json import from_json
 from orchestrator.values import Plan, Verdict
 
 if TYPE_CHECKING:
@@ -84,15 +82,9 @@ def read_saved_run(known: KnownRun) -> SavedRun:
         ) from None
 
 
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def _parse_plan(document: Mapping[str, Any], nodes: Sequence[Node]) -> Plan:
     own = [{**one, "node": nodes[one["node_rank"]], "env": ()} for one in document["nodes"]]
-    plan: Plan = _adapter(Plan).validate_python({**document, "nodes": own})
-    return plan
+    return from_json(Plan, {**document, "nodes": own})
 
 
 def parse_verdict(document: Mapping[str, Any]) -> Verdict:
@@ -104,7 +96,4 @@ def parse_verdict(document: Mapping[str, Any]) -> Verdict:
     if first and first.get("time"):
         first = {**first, "time": datetime.fromisoformat(first["time"]).timestamp()}
     gpus = {"gpus_held": held, "gpus_unchecked": unchecked}
-    verdict: Verdict = _adapter(Verdict).validate_python(
-        {**document, **gpus, "survivors": survivors, "first_failure": first}
-    )
-    return verdict
+    return from_json(Verdict, {**document, **gpus, "survivors": survivors, "first_failure": first})

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import PushError
-from orchestrator.node.tree_rows import Row, map_threads, read_row, to_bytes, to_text
+from orchestrator.node.tree_rows import file_row, other_row, sign_of, to_bytes, to_text
+from orchestrator.node.tree_seen import Seen, hash_settled
 from orchestrator.phases.git import read_repository
 from orchestrator.plan.ignore import Family, IgnoreRules, Layer, literal_pattern
 from orchestrator.plan.manifest import Entry, Manifest, build_manifest
+from orchestrator.plan.paths import seen_file
 
 if TYPE_CHECKING:
+    from orchestrator.node.tree_rows import Row, Sign
     from orchestrator.settings import Settings
 
 IGNORE_FILES: tuple[tuple[str, Family], ...] = ((".gitignore", "git"), (".aortaignore", "aorta"))
 ENVIRONMENT_SIGNS = ("pyvenv.cfg", "conda-meta")
 """What tells a Python environment, whatever its folder is called."""
+OLD_S = 60 * 86400.0
+THREADS = 4
+"""Disks are waited for, and much is hashed, outside of the interpreter's lock."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class Tree:
 class _Walk:
     root: Path
     rules: IgnoreRules
-    paths: list[str] = field(default_factory=list)
+    found: list[tuple[str, os.stat_result]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     environments: list[str] = field(default_factory=list)
 
@@ -55,23 +64,93 @@ def read_tree(settings: Settings) -> Tree:
     if not root.is_dir():
         raise PushError(what="the project is no folder", where=str(root), remedy="name the folder with launch.project")
     try:
+        seen = _open_seen(root)
         walk = _Walk(root, IgnoreRules(*_first_layers(root, settings)))
         _walk(walk, "")
-        rows = map_threads(lambda path: read_row(os.fsencode(root), path), walk.paths)
+        rows = _read_rows(walk, seen)
     except OSError as error:
         raise PushError(
             what=f"cannot be read: {error.strerror}",
             where=os.fsdecode(error.filename or root),
             remedy="make it readable, or list it in .aortaignore when the run does not need it",
         ) from error
-    # What has gone since its folder was listed is simply not there.
-    entries = [_entry(row) for row in rows if row is not None and row[1] != "other"]
+    entries = [Entry(path, kind, bool(executable), size, content) for path, kind, executable, size, content in rows]
     return Tree(root, build_manifest(entries), walk.rules, tuple(walk.skipped), tuple(walk.environments))
 
 
-def _entry(row: Row) -> Entry:
-    path, kind, executable, size, content = row
-    return Entry(path, kind, bool(executable), size, content)
+def _open_seen(root: Path) -> Seen:
+    file = seen_file(Path.home(), root)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    seen = Seen(str(file), str(root), ("files",))
+    seen.files = seen.value.get("files", {})
+    return seen
+
+
+def _read_rows(walk: _Walk, seen: Seen) -> list[Row]:
+    """Read what the walk has found; hash only what was written since it was hashed the last time."""
+    root = os.fsencode(walk.root)
+    rows: list[Row | None] = []
+    waiting: list[tuple[int, bytes, Sign]] = []
+    for path, info in walk.found:
+        full = root + b"/" + to_bytes(path)
+        if not stat.S_ISREG(info.st_mode):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                rows.append(other_row(full, path, info))
+            continue
+        sign = sign_of(info)
+        known = seen.files.get(path)
+        content = known[1] if known is not None and known[0] == sign else None
+        if content is None:
+            waiting.append((len(rows), full, sign))
+        rows.append(file_row(path, info, content or ""))
+    for (place, _, sign), hashed in zip(waiting, _hash_all(waiting, seen.began_ns), strict=True):
+        row = rows[place]
+        # What has gone since its folder was listed is simply not there.
+        if hashed is None or row is None:
+            rows[place] = None
+            continue
+        row[4], lasting = hashed
+        if lasting:
+            seen.note(row[0], sign, row[4])
+    found = [row for row in rows if row is not None]
+    if waiting:
+        files = {row[0]: seen.files[row[0]] for row in found if row[0] in seen.files}
+        seen.save({"files": files})
+        _forget_old(seen)
+    return found
+
+
+def _forget_old(seen: Seen) -> None:
+    """Remove what is remembered of projects that were not pushed for long."""
+    with contextlib.suppress(OSError):
+        for file in Path(seen.file or "").parent.glob("*-*"):
+            if time.time() - file.stat().st_mtime > OLD_S:
+                file.unlink(missing_ok=True)
+
+
+def _hash_all(waiting: Sequence[tuple[int, bytes, Sign]], began_ns: int) -> list[tuple[str, bool] | None]:
+    hashed: list[tuple[str, bool] | None] = [None] * len(waiting)
+    errors: list[OSError] = []
+
+    def work(first: int) -> None:
+        for place in range(first, len(waiting), THREADS):
+            try:
+                hashed[place] = hash_settled(waiting[place][1], waiting[place][2], began_ns)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(min(THREADS, len(waiting)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return hashed
 
 
 def _first_layers(root: Path, settings: Settings) -> tuple[list[Layer], tuple[str, ...]]:
@@ -124,12 +203,13 @@ def _walk(walk: _Walk, folder: str) -> None:
         if name in names and (full / name).is_file():
             shown = f"{folder}/{name}" if folder else name
             walk.rules.add(_layer(family, shown, _read_text(full / name), folder))
-    before = len(walk.paths)
+    before = len(walk.found)
     for entry in entries:
         name = to_text(os.fsencode(entry.name))
         _take(walk, f"{folder}/{name}" if folder else name, entry)
-    if folder and len(walk.paths) == before:
-        walk.paths.append(folder)  # a folder from which nothing travels still is there on the node
+    if folder and len(walk.found) == before:
+        # A folder from which nothing travels still is there on the node.
+        walk.found.append((folder, full.lstat()))
 
 
 def _take(walk: _Walk, path: str, entry: os.DirEntry[str]) -> None:
@@ -139,17 +219,20 @@ def _take(walk: _Walk, path: str, entry: os.DirEntry[str]) -> None:
         return
     if is_folder:
         # A rule that brings it back by name means it, environment or not.
-        if decision is None and _is_environment(Path(entry.path)):
+        if decision is None and _is_environment(entry.path):
             walk.environments.append(path)
         else:
             _walk(walk, path)
         return
-    mode = entry.stat(follow_symlinks=False).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-        walk.paths.append(path)
+    try:
+        info = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return  # it has gone since the folder was listed
+    if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+        walk.found.append((path, info))
     else:
         walk.skipped.append(path)
 
 
-def _is_environment(folder: Path) -> bool:
-    return any(os.path.lexists(folder / sign) for sign in ENVIRONMENT_SIGNS)
+def _is_environment(folder: str) -> bool:
+    return any(os.path.lexists(f"{folder}/{sign}") for sign in ENVIRONMENT_SIGNS)

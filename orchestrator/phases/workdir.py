@@ -125,7 +125,8 @@ class Keeper:
         if question.manifest is None:
             request["act"] = "find"
         else:
-            request |= {"act": "inspect", "manifest": question.manifest.packed}
+            request |= {"act": "inspect", "tree_hash": question.manifest.tree_hash}
+        self._knows_manifest = False
         self._first: str | None = request["act"]
         self._channel = link.open("tree", request)
 
@@ -156,8 +157,13 @@ class Keeper:
 
     def prepare(self, *, token: str, remove: Sequence[str], marker: Mapping[str, Any]) -> tuple[list[str], int]:
         """Mark the folder as ours and remove what is gone here; list what stands in the way, and give the free bytes."""
-        answer = self._ask({"act": "prepare", "token": token, "remove": list(remove), "marker": dict(marker)})
+        order = {"act": "prepare", "token": token, "remove": list(remove), "marker": dict(marker)}
+        answer = self._ask(order | self._manifest())
         return [str(path) for path in answer["blocked"]], int(answer["free_bytes"])
+
+    def put(self, packed: str) -> None:
+        """Put what is packed into the folder."""
+        self._ask({"act": "put", "packed": packed})
 
     def read_neighbours(self, token: str) -> tuple[int, ...]:
         """List the indices of all nodes whose folder is this very one."""
@@ -184,6 +190,14 @@ class Keeper:
         with self._sending:
             self._channel.close()
 
+    def _manifest(self) -> dict[str, str]:
+        """Send the manifest along, unless the node has it."""
+        manifest = self._question.manifest
+        if manifest is None or self._knows_manifest:
+            return {}
+        self._knows_manifest = True
+        return {"manifest": manifest.packed}
+
     def _ask(self, order: Mapping[str, Any]) -> dict[str, Any]:
         # The first act was asked with the program's start.
         first, self._first = self._first, None
@@ -191,7 +205,11 @@ class Keeper:
             if first != order["act"]:
                 with self._sending:
                     self._channel.send(order)
-            return dict(read_frame(self._channel, self.node, self._question.limit_s).header)
+            answer = dict(read_frame(self._channel, self.node, self._question.limit_s).header)
+            # A node that remembers no tree of this hash, whatever is in the folder, has to be told what belongs there.
+            if "need" in answer and (manifest := self._manifest()):
+                return self._ask({**order, **manifest})
+            return answer  # noqa: TRY300 - the rest is one line
         except NodeError as error:
             raise PushError(what=error.what, where=error.where, remedy=error.remedy) from error
 

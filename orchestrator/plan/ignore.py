@@ -70,6 +70,8 @@ class _Ready:
     layer: Layer
     rules: tuple[tuple[str, RegexPattern], ...]
     """Each line and what it means, the last first."""
+    any_rule: re.Pattern[str] | None
+    """Finds what at least one of them may speak of: most paths are no rule's, and one search says so."""
 
     def decide(self, path: str) -> Decision | None:
         layer = self.layer
@@ -79,6 +81,8 @@ class _Ready:
             path = path[len(layer.folder) + 1 :]
         elif layer.above:
             path = f"{layer.above}/{path}"
+        if self.any_rule is not None and self.any_rule.search(path) is None:
+            return None
         for line, pattern in self.rules:
             if pattern.include is not None and _speaks_of(pattern, path):
                 return Decision(pattern.include, line, layer.source, layer.family)
@@ -121,7 +125,7 @@ class IgnoreRules:
             lines = [line for line in layer.lines if line]
             patterns: list[RegexPattern] = list(GitIgnoreSpec.from_lines(lines).patterns)
             rules = zip(reversed(lines), reversed(patterns), strict=True)
-            self._ready[layer.family].append(_Ready(layer, tuple(rules)))
+            self._ready[layer.family].append(_Ready(layer, tuple(rules), _join(patterns)))
 
     def decide(self, path: str, *, is_folder: bool) -> Decision | None:
         """Find the line that decides about this very path; its upper folders are not looked at."""
@@ -144,8 +148,11 @@ class IgnoreRules:
         return next((decision for decision in inherited if decision is not None), None)
 
     def _decide_in(self, family: Family, asked: str) -> Decision | None:
-        decisions = (ready.decide(asked) for ready in reversed(self._ready[family]))
-        return next((decision for decision in decisions if decision is not None), None)
+        for ready in reversed(self._ready[family]):
+            decision = ready.decide(asked)
+            if decision is not None:
+                return decision
+        return None
 
     def is_ignored(self, path: str, *, is_folder: bool = False) -> bool:
         """Say whether a path does not travel, by itself or because a folder above it does not."""
@@ -155,6 +162,16 @@ class IgnoreRules:
                 return True
         decision = self.decide(path, is_folder=is_folder)
         return decision is not None and decision.ignored
+
+
+def _join(patterns: Iterable[RegexPattern]) -> re.Pattern[str] | None:
+    """Build one expression of many; none where that is not possible."""
+    # Its group has a name that may stand only once.
+    texts = [pattern.regex.pattern.replace("(?P<ps_d>/)", "/") for pattern in patterns if pattern.regex is not None]
+    try:
+        return re.compile("|".join(f"(?:{text})" for text in texts))
+    except re.error:
+        return None
 
 
 def _upper(path: str) -> Sequence[str]:

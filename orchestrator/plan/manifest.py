@@ -8,9 +8,12 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from orchestrator.node.tree_rows import Row, hash_rows
+from orchestrator.node.tree_rows import hash_rows
+
+if TYPE_CHECKING:
+    from orchestrator.node.tree_rows import Row
 
 Kind = Literal["file", "link", "dir"]
 MIB = 1 << 20

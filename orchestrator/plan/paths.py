@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -150,6 +152,12 @@ class NodePaths:
 def launches_folder(home: Path) -> Path:
     """Where the launch host remembers its runs: one JSON file a run, named by its id."""
     return home / ".aorta" / "launches"
+
+
+def seen_file(home: Path, project: Path) -> Path:
+    """Where the launch host remembers the hashes of a project's files."""
+    mark = hashlib.sha256(os.fsencode(project)).hexdigest()[:16]
+    return home / ".aorta" / "seen" / f"{file_name(project.name)}-{mark}"
 
 
 def file_name(text: str) -> str:

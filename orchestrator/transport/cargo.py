@@ -18,12 +18,12 @@ MARSHAL_VERSION = 2
 PACKAGE = "orchestrator.node."
 BASE = ("wire",)
 """What every program needs."""
-BY_NAME = ("activity", "evidence", "flight", "ras", "sockets", "stacks")
-"""What a pump is asked, and loads by its name."""
-FURTHER = {"pump": BY_NAME, "start": (*BY_NAME, "boot", "serve")}
-"""What a program needs and does not import; a start leaves the supervisor its modules."""
 TEXTS = ("rank_hook_site",)
 """Modules that a Python runs which is not the one that we talk to: the ranks'."""
+BY_NAME = ("activity", "evidence", "flight", "ras", "sockets", "stacks")
+"""What a pump is asked, and loads by its name."""
+FURTHER = {"pump": BY_NAME, "start": (*BY_NAME, *TEXTS, "boot", "serve")}
+"""What a program needs and does not import; a start leaves the supervisor its modules."""
 IMPORTS = re.compile(r"^\s*from orchestrator\.node(?:\.(\w+))? import (\([^)]*\)|.*)$", re.MULTILINE)
 
 Modules = Mapping[str, str | bytes]

@@ -42,21 +42,22 @@ class KnownHost:
             found.append((negated, re.compile(text + r"\Z", re.DOTALL)))
         return tuple(found)
 
+    @cached_property
+    def _hash(self) -> tuple[bytes, bytes] | None:
+        try:
+            _, _, salt, digest = self.patterns.split("|")
+            return base64.b64decode(salt), base64.b64decode(digest)
+        except (ValueError, binascii.Error):
+            return None
+
     def matches(self, name: str) -> bool:
         """Say whether the line speaks of a host: hashed, plain or by pattern; a negated pattern rules it out."""
         if self.patterns.startswith("|1|"):
-            return _hashed(self.patterns, name)
+            return self._hash is not None and hmac.compare_digest(
+                hmac.digest(self._hash[0], name.encode(), "sha1"), self._hash[1]
+            )
         hits = [negated for negated, pattern in self._plain if pattern.match(name)]
         return bool(hits) and not any(hits)
-
-
-def _hashed(pattern: str, name: str) -> bool:
-    try:
-        _, _, salt, digest = pattern.split("|")
-        wanted = base64.b64decode(digest)
-        return hmac.compare_digest(hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest(), wanted)
-    except (ValueError, binascii.Error):
-        return False
 
 
 def parse_known_hosts(text: str, file: str) -> list[KnownHost]:
@@ -91,33 +92,54 @@ class Judgement:
     """The @cert-authority line that would vouch for the host, which only a host certificate could use."""
 
 
+class Lines:
+    """The lines of one file: those with plain names by name, the others in a row."""
+
+    def __init__(self, lines: list[KnownHost]) -> None:
+        self._named: dict[str, list[tuple[int, KnownHost]]] = {}
+        self._others: list[tuple[int, KnownHost]] = []
+        for number, line in enumerate(lines):
+            if any(sign in line.patterns for sign in "|*?!"):
+                self._others.append((number, line))
+                continue
+            for name in dict.fromkeys(line.patterns.lower().split(",")):
+                self._named.setdefault(name, []).append((number, line))
+
+    def find(self, name: str) -> list[KnownHost]:
+        """Find the lines that speak of a host, in their order."""
+        odd = [(number, line) for number, line in self._others if line.matches(name)]
+        return [line for _, line in sorted([*self._named.get(name, ()), *odd], key=lambda one: one[0])]
+
+
 class KnownHosts:
     """All known_hosts files of one connect, each read once; shared between the nodes' threads."""
 
     def __init__(self) -> None:
-        self._files: dict[str, list[KnownHost]] = {}
+        self._files: dict[str, Lines] = {}
+        self._found: dict[tuple[str, tuple[str, ...]], list[KnownHost]] = {}
         self._lock = threading.Lock()
 
-    def _lines(self, files: Iterable[str]) -> list[KnownHost]:
-        lines = []
+    def _lines_of(self, name: str, files: Iterable[str]) -> list[KnownHost]:
+        """Find the lines that speak of a host; asked three times for each."""
+        place = (name, tuple(files))
         with self._lock:
-            for file in files:
-                if file not in self._files:
-                    self._files[file] = _read(file)
-                lines += self._files[file]
-        return lines
+            if place not in self._found:
+                for file in place[1]:
+                    if file not in self._files:
+                        self._files[file] = Lines(_read(file))
+                self._found[place] = [line for file in place[1] for line in self._files[file].find(name)]
+            return self._found[place]
 
     def key_types(self, name: str, files: Iterable[str]) -> list[str]:
         """Give the types of the keys that are known for a host, so that the node is asked for one of those."""
-        return [line.key_type for line in self._lines(files) if not line.marker and line.matches(name)]
+        return [line.key_type for line in self._lines_of(name, files) if not line.marker]
 
     def judge(self, name: str, key_type: str, key: bytes, files: Iterable[str]) -> Judgement:
         """Say where a key stands: revoked beats known, known beats changed."""
-        lines = self._lines(files)
-        for line in lines:
-            if line.marker == "@revoked" and line.key == key and line.matches(name):
+        mine = self._lines_of(name, files)
+        for line in mine:
+            if line.marker == "@revoked" and line.key == key:
                 return Judgement("revoked", line.where)
-        mine = [line for line in lines if line.matches(name)]
         authority = next((line.where for line in mine if line.marker == "@cert-authority"), "")
         plain = [line for line in mine if not line.marker and line.key_type in USABLE]
         for line in plain:
@@ -148,7 +170,8 @@ class KnownHosts:
                     where=file,
                     remedy="make the file writable, or add the key with ssh-keyscan",
                 ) from error
-            self._files[file] = _read(file)
+            self._files[file] = Lines(_read(file))
+            self._found.clear()
 
 
 def _hash(name: str) -> str:

@@ -12,12 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import fabric
-import paramiko
-from paramiko.ssh_exception import IncompatiblePeer
-
 from orchestrator.errors import AortaError, LinkError, LinkLostError, SilentError
 from orchestrator.transport.hostkeys import KnownHosts
+from orchestrator.transport.ssh_base import fabric, paramiko
 from orchestrator.transport.ssh_dial import Deadline, DroppedError, Proxy, Resolved, await_greeting, dial, resolve
 from orchestrator.transport.ssh_hostkey import HostKeyRule, prefer_known_types
 from orchestrator.transport.ssh_keys import KeyStore
@@ -28,6 +25,8 @@ from orchestrator.transport.sshconfig import SshHost
 JUMP_WIDTH = 8
 """Logins at once through one jump host: an sshd drops some of more than ten."""
 TRIES = 3
+LOOK_S = 5.0
+"""So often a quiet link's thread looks whether it was closed, or has to change its keys."""
 # Whatever goes wrong comes back as an exception; its log would only reach a user's screen.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
@@ -120,6 +119,8 @@ class Connection:
             raise self._handshake_error(error, deadline) from error
         assert login.accepted is not None
         self.key = login.accepted.path
+        # paramiko looks ten times a second whether it was closed: with many quiet links that is most of what we cost.
+        self.transport.sock.settimeout(LOOK_S)
         self._pulse = Pulse(self.transport, self._lose)
 
     def _socket(self, deadline: Deadline, addresses: list[Resolved] | None) -> socket.socket | paramiko.Channel:
@@ -158,7 +159,7 @@ class Connection:
     def _handshake_error(self, error: BaseException, deadline: Deadline) -> LinkError:
         transport = self.client_transport
         spoke = transport is not None and bool(transport.remote_version)
-        if isinstance(error, IncompatiblePeer):
+        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
             remedy = "the node's sshd offers only what paramiko cannot do: look at HostKey, KexAlgorithms and Ciphers in its sshd_config (host certificates and security keys are not supported)"
             return LinkError(what=f"no common algorithm with the node's sshd: {error}", where=self.where, remedy=remedy)
         if deadline.left_s < 0.2:  # noqa: PLR2004 - paramiko's own waits end a little early
@@ -188,7 +189,7 @@ class Connection:
     def _lose(self, reason: str) -> None:
         self._reason = reason
         # This wakes every reader and sender; they find the reason.
-        self.transport.close()
+        _end(self.transport)
 
     def lost(self) -> str:
         """Say why the link is gone; nothing while it stands."""
@@ -219,7 +220,7 @@ class Connection:
             self._pulse.end()
         transport = self.client_transport
         if transport is not None:
-            transport.close()
+            _end(transport)
             # A transport that never became active keeps its socket.
             transport.sock.close()
         if self._fabric is not None:
@@ -229,6 +230,12 @@ class Connection:
             self._proxy = None
         if self.via is not None:
             self.via.drop(self)
+
+
+def _end(transport: paramiko.Transport) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        transport.sock.shutdown(socket.SHUT_RDWR)  # its thread may wait for long, and finds this at once
+    transport.close()
 
 
 def _transport(sock: socket.socket, *, host: SshHost, known: KnownHosts, **options: Any) -> paramiko.Transport:

@@ -9,13 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-import paramiko
-from paramiko.common import cMSG_CHANNEL_REQUEST
-
 from orchestrator.errors import LinkLostError, NodeError
 from orchestrator.transport import Frame
 from orchestrator.transport.frames import FrameReader
 from orchestrator.transport.program import first_bytes, remote_command, source_bytes
+from orchestrator.transport.ssh_base import paramiko
 
 CHUNK = 1 << 18
 SLICE_S = 0.5
@@ -28,7 +26,7 @@ DYING_S = 0.5
 def _ask_exec(channel: paramiko.Channel, command: str) -> None:
     """Do as paramiko's exec_command does, but do not wait for sshd's word: the program's bytes go right behind."""
     message = paramiko.Message()
-    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)
     message.add_string("exec")
     message.add_boolean(True)  # sshd answers, and read() finds what

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import paramiko
-
 from orchestrator.errors import HostKeyError
 from orchestrator.transport.hostkeys import Judgement, KnownHosts, fingerprint
+from orchestrator.transport.ssh_base import paramiko
 from orchestrator.transport.sshconfig import SSH_PORT, SshHost, home_folder
 
 NAMES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}

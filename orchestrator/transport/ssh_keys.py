@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import paramiko
-import paramiko.agent
-
+from orchestrator.transport.ssh_base import paramiko
 from orchestrator.transport.sshconfig import SshHost
 
 AGENT_TIMEOUT_S = 5.0

@@ -8,13 +8,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import paramiko
-
 from orchestrator.errors import LinkError, LinkLostError
 from orchestrator.transport import Channel, RsyncTarget
 from orchestrator.transport.answers import read_answer
 from orchestrator.transport.porter import Programs
 from orchestrator.transport.ssh import Connection
+from orchestrator.transport.ssh_base import paramiko
 from orchestrator.transport.ssh_channel import SshChannel
 from orchestrator.transport.ssh_hostkey import user_files
 from orchestrator.transport.ssh_rsync import Hop, build_ssh_words, build_target

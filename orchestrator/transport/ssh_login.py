@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-import paramiko
-
 from orchestrator.errors import LinkError, LoginError, SilentError
+from orchestrator.transport.ssh_base import paramiko
 from orchestrator.transport.ssh_dial import Deadline, DroppedError
 from orchestrator.transport.ssh_keys import Agent, KeyFile, KeyStore, Offer, offers
 from orchestrator.transport.sshconfig import SshHost

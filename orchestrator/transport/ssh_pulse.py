@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-import paramiko
+from orchestrator.transport.ssh_base import paramiko
 
 ASK_EVERY_S = 5.0
 ANSWER_WITHIN_S = 10.0

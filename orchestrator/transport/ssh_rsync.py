@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from orchestrator.transport import RsyncTarget
 from orchestrator.transport.sshconfig import SshHost
+
+FAST_CIPHER = "aes128-gcm@openssh.com"
+"""With a processor that knows AES: a tenth less of a first push than with OpenSSH's own choice."""
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@cache
+def has_aes() -> bool:
+    """Say whether this machine's processor knows AES."""
+    try:
+        return re.search(r"^(flags|Features)\s*:.*\baes\b", CPUINFO.read_text("utf-8"), re.MULTILINE) is not None
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,8 @@ def build_ssh_words(way: Sequence[Hop], timeout_s: float) -> list[str]:
         "KexAlgorithms=^curve25519-sha256",
         f"HostName={host.hostname}",
     ]
+    if FAST_CIPHER in host.ciphers and has_aes():
+        options.append(f"Ciphers={','.join(sorted(host.ciphers, key=lambda name: name != FAST_CIPHER))}")
     if host.host_key_alias:
         options.append(f"HostKeyAlias={host.host_key_alias}")
     if hop.key:

@@ -42,6 +42,8 @@ class SshHost:
     host_key_alias: str = ""
     hash_known_hosts: bool = False
     connect_timeout_s: float | None = None
+    ciphers: tuple[str, ...] = ()
+    """What OpenSSH would offer, in its order."""
     family: str = "any"
     asked: bool = True
     """False: OpenSSH is not installed here, ssh_config was not looked at."""
@@ -92,6 +94,7 @@ def parse_ssh_answer(text: str, alias: str, environ: Mapping[str, str], home: Pa
         hash_known_hosts=one("hashknownhosts") == "yes",
         connect_timeout_s=float(one("connecttimeout")) if one("connecttimeout").isdigit() else None,
         family=one("addressfamily", "any"),
+        ciphers=tuple(name for name in one("ciphers").split(",") if name),
     )
 
     def paths(key: str) -> tuple[str, ...]:
@@ -157,11 +160,18 @@ def ask_ssh(alias: str, *, user: str | None = None, port: int | None = None) -> 
     """Ask OpenSSH how it would reach a host; without OpenSSH go by what is given and by the usual files."""
     if alias.startswith("-") or not alias or re.search(r"\s", alias):
         raise UsageError(what=f"{alias!r} is no host name", remedy="a host name has no blank and no leading dash")
-    home = home_folder()
+    told = ask_openssh(alias, user, port)
+    if told is None:
+        return _without_openssh(alias, user, port, home_folder())
+    return parse_ssh_answer(told[0], alias, os.environ, home_folder())
+
+
+def ask_openssh(alias: str, user: str | None, port: int | None, *, tell_files: bool = False) -> tuple[str, str] | None:
+    """Give the words of `ssh -G`, and what it tells beside them; None where OpenSSH is not installed."""
     program = shutil.which("ssh")
     if program is None:
-        return _without_openssh(alias, user, port, home)
-    words = [program, "-G"]
+        return None
+    words = [program, "-G", *(["-v"] if tell_files else [])]
     # Match blocks may look at user and port: what overrides the config is said in the question.
     words += ["-l", user] if user else []
     words += ["-p", str(port)] if port else []
@@ -183,12 +193,16 @@ def ask_ssh(alias: str, *, user: str | None = None, port: int | None = None) -> 
         ) from error
     if answer.returncode != 0:
         raise LinkError(
-            what=f"OpenSSH does not accept its configuration for this host: {answer.stderr.strip()}",
+            what=f"OpenSSH does not accept its configuration for this host: {_complaint(answer.stderr)}",
             where=alias,
             step="ssh_config",
             remedy=f"try `ssh -G {alias}` and mend ~/.ssh/config",
         )
-    return parse_ssh_answer(answer.stdout, alias, os.environ, home)
+    return answer.stdout, answer.stderr
+
+
+def _complaint(told: str) -> str:
+    return "\n".join(line for line in told.splitlines() if not line.startswith(("debug1: ", "OpenSSH_"))).strip()
 
 
 def _without_openssh(alias: str, user: str | None, port: int | None, home: Path) -> SshHost:

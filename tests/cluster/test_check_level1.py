@@ -14,7 +14,7 @@ import pytest
 from cluster import Cluster, wait_for
 from conftest import FreshCluster
 
-from orchestrator.output.checks_document import checks_schema
+from orchestrator.output.checks_schema import checks_schema
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.torch]
 

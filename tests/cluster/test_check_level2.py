@@ -12,7 +12,7 @@ from cluster import Cluster, wait_for
 from cluster.life import give_share
 from conftest import FreshCluster
 
-from orchestrator.output.checks_document import checks_schema
+from orchestrator.output.checks_schema import checks_schema
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.torch]
 HELD = 3

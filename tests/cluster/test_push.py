@@ -14,10 +14,11 @@ import pytest
 from cluster import Cluster, start_cluster
 
 from orchestrator.errors import PushError
-from orchestrator.phases import rsync
+from orchestrator.phases.carry import Packer, bring_paths
 from orchestrator.phases.collect import collect_outputs
 from orchestrator.phases.connect import connect
 from orchestrator.phases.push import Pushed, push_code
+from orchestrator.phases.workdir import Keeper
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.settings import Settings
 from orchestrator.transport import Link
@@ -38,9 +39,7 @@ class Bench:
     copies: list[str] = field(default_factory=list)
 
     def settings(self, **values: Any) -> Settings:
-        return Settings.model_validate(
-            {"project": self.project, "experiments_dir": self.project / "experiments", **values}
-        )
+        return Settings(project=self.project, experiments_dir=self.project / "experiments", **values)
 
     def push(self, *numbers: int, **values: Any) -> Pushed:
         self.copies.clear()
@@ -87,27 +86,31 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             link.close()
 
 
-@pytest.fixture
-def bench(shared_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+@pytest.fixture(params=["over the link", "by rsync"])
+def bench(shared_bench: Bench, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Bench:
     """The bench with a project of two files, and a count of the copies that are made."""
     for entry in shared_bench.project.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     (shared_bench.project / "pkg").mkdir()
     (shared_bench.project / "train.py").write_text("print('train')\n")
     (shared_bench.project / "pkg/caf\udce9 $(id)'.py").write_text("x = 1\n")
-    real = rsync.push_paths
 
-    def counted(link: Link, root: Path, workdir: str, paths: Sequence[str]) -> None:
-        shared_bench.copies.append(link.node.name)
-        real(link, root, workdir, paths)
+    def counted(keeper: Keeper, packer: Packer, workdir: str, paths: Sequence[str]) -> None:
+        shared_bench.copies.append(keeper.node)
+        bring_paths(keeper, packer, workdir, paths)
 
-    monkeypatch.setattr("orchestrator.phases.push.push_paths", counted)
+    monkeypatch.setattr("orchestrator.phases.push.bring_paths", counted)
+    if request.param == "by rsync":
+        monkeypatch.setattr("orchestrator.phases.carry.CARRIED_BYTES", -1)
+    monkeypatch.setenv("HOME", str(shared_bench.cluster.launch_home))
     monkeypatch.setenv("PATH", f"{shared_bench.config}:{os.environ['PATH']}")
     return shared_bench
 
 
 def test_two_nodes_share_a_folder_and_a_third_does_not(bench: Bench) -> None:
     workdir = f"{SHARED}/code of mine"
+    bench.sh(1, f"rm -rf '{workdir}'")
+    bench.sh(3, f"rm -rf '{workdir}'")
     before = snapshot(bench.project)
     pushed = bench.push(1, 2, 3, workdir=workdir)
     assert sorted(bench.copies) == ["node1", "node3"]
@@ -128,6 +131,7 @@ def test_two_nodes_share_a_folder_and_a_third_does_not(bench: Bench) -> None:
 def test_the_launch_hosts_own_tree_is_used_in_place(bench: Bench) -> None:
     (bench.project / "checkpoints").mkdir()
     (bench.project / "checkpoints/last.pt").write_text("weights")
+    bench.sh(2, f"rm -rf '{bench.project}'")
     before = snapshot(bench.project)
     pushed = bench.push(1, 2, workdir=str(bench.project))
     assert bench.copies == ["node2"]

@@ -12,6 +12,7 @@ from typing import Any, Self
 from orchestrator.node import processes, runfolder
 from orchestrator.plan.environment import CLEARED
 from orchestrator.transport import Channel, Frame
+from orchestrator.transport.cargo import list_supervisors
 from orchestrator.transport.local import LocalLink
 from orchestrator.values import Node
 
@@ -58,6 +59,7 @@ class LiveNode:
                 "argv": [sys.executable, "-c", AGENT, *ranks],
                 "env": {"AORTA_RUN_ID": f"test-{folder.name}", "AORTA_NODE_RANK": "0"},
                 "cleared": list(CLEARED),
+                "supervisor": list_supervisors(),
                 **order,
             },
         )

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.phases import rsync
+from orchestrator.phases.carry import Packer, bring_paths
 from orchestrator.phases.push import Pushed, push_code
+from orchestrator.phases.workdir import Keeper
 from orchestrator.settings import Settings
-from orchestrator.transport import Channel, Link
+from orchestrator.transport import Channel
 from orchestrator.transport.local import LocalLink
 from orchestrator.values import Node
 
@@ -55,13 +56,16 @@ class Room:
         self.project = tmp_path / "project"
         self.project.mkdir()
         self.copies: list[str] = []
-        real = rsync.push_paths
+        # What is remembered of projects lies in the HOME of the launch host.
+        home = tmp_path.parent / f"{tmp_path.name}-home"
+        home.mkdir()
+        monkeypatch.setenv("HOME", str(home))
 
-        def counted(link: Link, root: Path, workdir: str, paths: Sequence[str]) -> None:
-            self.copies.append(link.node.name)
-            real(link, root, workdir, paths)
+        def counted(keeper: Keeper, packer: Packer, workdir: str, paths: Sequence[str]) -> None:
+            self.copies.append(keeper.node)
+            bring_paths(keeper, packer, workdir, paths)
 
-        monkeypatch.setattr("orchestrator.phases.push.push_paths", counted)
+        monkeypatch.setattr("orchestrator.phases.push.bring_paths", counted)
 
     def write(self, path: str, text: str = "x") -> Path:
         file = self.project / path
@@ -78,6 +82,15 @@ class Room:
             link.acts.clear()
         values = {"project": self.project, "experiments_dir": self.project / "experiments", **settings}
         return push_code(links, (), Settings(**values), "run")
+
+
+WAYS = ("over the link", "by rsync")
+
+
+def choose_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files travel this way; by itself what is as small as in these tests goes over the link."""
+    if way == "by rsync":
+        monkeypatch.setattr("orchestrator.phases.carry.CARRIED_BYTES", -1)
 
 
 def snapshot(folder: Path) -> dict[Path, tuple[int, int, str]]:

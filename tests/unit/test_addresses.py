@@ -75,7 +75,7 @@ def judge(*steps: str, **line: Any) -> list[Any]:
 
 def found_in(reach: ReachFacts, nodes: Sequence[Node]) -> list[Finding]:
     facts = [replace(FACTS, node_rank=rank) for rank in range(len(nodes))]
-    settings = Settings.model_validate({"check": False})
+    settings = Settings(check=False)
     return [one for one in run_checks(nodes, facts, Survey(reach=reach), settings) if one.status != "skip"]
 
 
@@ -108,7 +108,7 @@ def test_a_head_without_any_address_is_told() -> None:
 
 
 def prove(*nodes: Node, **values: Any) -> Proof:
-    settings = Settings.model_validate(values)
+    settings = Settings(**values)
     links = [LocalLink(node) for node in nodes]
     facts = [replace(FACTS, node_rank=rank, ssh_server_address="127.0.0.1") for rank in range(len(nodes))]
     return prove_addresses(links, nodes, facts, settings)
@@ -124,7 +124,8 @@ def test_the_port_is_held_while_the_store_of_the_run_may_take_it() -> None:
     assert proof.hold is not None
     with closing(proof.hold):
         socket.create_connection((proof.master_addr, proof.master_port), 2).close()
-        proof.hold.release()
+        proof.hold.ask_release()
+        proof.hold.await_release()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((proof.master_addr, proof.master_port), 2)
         with socket.socket() as thief, pytest.raises(OSError, match="in use"):
@@ -158,7 +159,7 @@ def test_an_address_of_the_list_that_the_head_does_not_have() -> None:
 
 def test_every_probed_link_learns_the_python_of_our_programs() -> None:
     link = LocalLink(node("a", python="/no/such/python"))
-    (answer,) = probe_nodes([link], Settings.model_validate({}))
+    (answer,) = probe_nodes([link], Settings())
     facts = answer.facts
     assert link.pythons == (facts.control_python,)
     assert facts.python == ""
@@ -196,7 +197,7 @@ def test_every_address_of_the_loopback_is_its_own() -> None:
 def test_on_a_long_way_one_message_tells_the_clock() -> None:
     link = LocalLink(node("a"))
     link.round_trip_s = 0.05
-    (answer,) = probe_nodes([link], Settings.model_validate({}))
+    (answer,) = probe_nodes([link], Settings())
     offset_s, error_s = answer.clock
     # It took no half round trip in truth.
     assert error_s == 0.05

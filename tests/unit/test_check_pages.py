@@ -15,7 +15,8 @@ from orchestrator.checks.catalogue import CATALOGUE
 from orchestrator.cli import main
 from orchestrator.facts import Facts
 from orchestrator.output.catalogue_text import catalogue_document
-from orchestrator.output.checks_document import checks_document, checks_schema
+from orchestrator.output.checks_document import checks_document
+from orchestrator.output.checks_schema import checks_schema
 from orchestrator.values import Finding, Node
 
 DOCS = Path(__file__).parents[2] / "docs"

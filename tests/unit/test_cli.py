@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import orchestrator
-from orchestrator.cli import main
+from orchestrator.cli import HELP_OPTIONS, app, list_options, main
 from orchestrator.errors import LinkError, NotReadyError, Several
 from orchestrator.output.errors import render_error, render_error_json
 
@@ -195,6 +196,18 @@ def test_a_current_folder_that_was_deleted_is_told(
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"aorta-launch {orchestrator.__version__}\n"
+
+
+def test_the_options_that_split_a_call_are_those_of_the_parser() -> None:
+    found: dict[str, dict[str, bool]] = {}
+    for verb, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        options = dict.fromkeys(HELP_OPTIONS, False)
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                takes_value = not (parameter.is_flag or parameter.count)
+                options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), takes_value)
+        found[verb] = options
+    assert list_options() == found
 
 
 def test_help_is_quick_and_loads_nothing_heavy() -> None:

@@ -74,7 +74,7 @@ class Nodes:
             grace_s=1,
             failure_grace_s=1,
         )
-        return collect_outputs(self.links, plan, self.paths, Settings.model_validate({}))
+        return collect_outputs(self.links, plan, self.paths, Settings())
 
     def came(self) -> dict[str, str]:
         top = self.paths.outputs

@@ -41,6 +41,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     mark = uuid4().hex
     monkeypatch.setenv("T_EXECUTE", mark)
     yield mark
+    LINK.close()
     wait_for(lambda: find(mark) == [], 10, "nothing is left")
 
 
@@ -102,10 +103,10 @@ def test_a_deaf_tree_ends_when_the_launch_host_hangs_up(mark: str, tmp_path: Pat
     words = [os.fsencode(word).hex() for word in (sys.executable, "-c", DEAF, str(tmp_path / "ready"))]
     channel = LINK.open("execute", {"words": words, "timeout_s": None, "silence_s": 60.0, "keep": 100})
     wait_for((tmp_path / "ready").exists, 30, "the tree is there")
-    wait_for(lambda: len(find(mark)) == 4, 10, "our program, the command, its two daemons")
+    wait_for(lambda: len(find(mark)) == 5, 10, "the porter, our program, the command, its two daemons")
     # It waits 2 s for the program and then kills it, which must not come first.
     channel.close()
-    wait_for(lambda: find(mark) == [], 10, "nothing is left")
+    wait_for(lambda: len(find(mark)) == 1, 10, "nothing but the porter is left")
 
 
 @pytest.mark.usefixtures("mark")

@@ -75,7 +75,7 @@ def running(mark: str, monkeypatch: pytest.MonkeyPatch, nodes: int = 1, slots: i
         nodes=listed,
         facts=[Facts(node_rank=rank, python=sys.executable) for rank in range(nodes)],
         places=[Place("127.0.0.1", "lo")] * nodes,
-        settings=Settings.model_validate({}),
+        settings=Settings(),
     )
     with Exercise(crew, "toy", {"mark": mark}) as running_exercise:
         yield running_exercise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ LINES = st.lists(
     ),
     max_size=6,
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is remembered of a project lies in a HOME of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 def make(root: Path, *paths: str) -> None:
@@ -102,10 +111,10 @@ def test_a_byte_order_mark_is_no_part_of_the_first_pattern(tmp_path: Path) -> No
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "secret.txt")
 
-    def refuse(path: bytes) -> str:
+    def refuse(path: bytes) -> int:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("orchestrator.node.tree_rows.hash_file", refuse)
+    monkeypatch.setattr("orchestrator.node.tree_seen.open_file", refuse)
     with pytest.raises(PushError, match="Permission denied") as caught:
         read(tmp_path)
     assert caught.value.where == str(tmp_path / "secret.txt")

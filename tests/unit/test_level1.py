@@ -109,7 +109,7 @@ def crew_of(number: int, slots: int | None = None) -> Crew:
         nodes=nodes,
         facts=[Facts(node_rank=rank, python="/usr/bin/python3") for rank in range(number)],
         places=[Place(f"10.0.0.{rank}", "eth0") for rank in range(number)],
-        settings=Settings.model_validate({}),
+        settings=Settings(),
     )
 
 

@@ -40,7 +40,7 @@ def build_crew(nodes: list[Node], facts: list[Facts], **settings: Any) -> Crew:
         nodes=nodes,
         facts=facts,
         places=[Place("127.0.0.1", "lo")] * len(nodes),
-        settings=Settings.model_validate(settings),
+        settings=Settings(**settings),
     )
 
 
@@ -162,7 +162,7 @@ class TestSpared:
     gpu = Gpu(index=1, uuid="GPU-b", model=H100, memory_used_mib=12)
 
     def spared(self, *processes: GpuProcess, gpu: Gpu = gpu, **settings: Any) -> str:
-        return why_spared(gpu, Facts(node_rank=0, gpu_processes=processes), Settings.model_validate(settings))
+        return why_spared(gpu, Facts(node_rank=0, gpu_processes=processes), Settings(**settings))
 
     def test_a_gpu_in_use_is_left_alone_and_its_neighbour_is_not(self) -> None:
         others = GpuProcess(pid=9, uuid="GPU-b", owner="bob", command="python")

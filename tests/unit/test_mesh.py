@@ -65,7 +65,7 @@ class LostLink(LocalLink):
 def test_a_node_that_is_lost_in_between_is_a_finding_of_that_node() -> None:
     nodes = [Node(name=name, host="127.0.0.1", local=True) for name in "abc"]
     links = [LocalLink(nodes[0]), LostLink(nodes[1]), LocalLink(nodes[2])]
-    found = measure_mesh(links, nodes, [Place("127.0.0.1", "lo")] * 3, Settings.model_validate({"check": True}))
+    found = measure_mesh(links, nodes, [Place("127.0.0.1", "lo")] * 3, Settings(check=True))
     assert {(way.source, way.target): way.ok for way in found.ways} == {(1, 1): False, (0, 2): True, (2, 0): True}
     assert found.ways[0].detail == "no mesh any more"
 
@@ -89,7 +89,7 @@ def test_the_largest_datagram_that_passes_is_found_exactly(monkeypatch: pytest.M
 def test_nodes_try_each_other_with_both_families(address: str) -> None:
     nodes = [Node(name=name, host=address, local=True) for name in "abc"]
     links = [LocalLink(node) for node in nodes]
-    found = measure_mesh(links, nodes, [Place(address, "lo")] * 3, Settings.model_validate({"check": True}))
+    found = measure_mesh(links, nodes, [Place(address, "lo")] * 3, Settings(check=True))
     assert len(found.ways) == 6
     for way in found.ways:
         assert way.ok, way

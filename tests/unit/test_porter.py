@@ -202,7 +202,7 @@ def test_another_python_gets_sources(monkeypatch: pytest.MonkeyPatch, programs: 
 def test_everything_that_is_loaded_by_name_is_sent() -> None:
     for name in ("pump", "start"):
         assert set(asked.QUESTIONS) <= cargo.list_needed(name)
-    assert {"serve", "supervisor", "boot"} <= cargo.list_needed("start")
+    assert {"serve", "supervisor", "boot", "rank_hook_site"} <= cargo.list_needed("start")
     assert {name.removeprefix(cargo.PACKAGE) for name in cargo.list_supervisors()} <= cargo.list_needed("start")
 
 

@@ -241,7 +241,7 @@ def test_a_node_without_gpus_is_asked_nothing(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(probe_health, "PCI", str(tmp_path))
     monkeypatch.setattr(probe_health, "read_pci", list)
     monkeypatch.setattr(probe_health, "find_tool", lambda _: "")
-    monkeypatch.setattr(probe_health, "read_events", lambda: pytest.fail("the kernel log was read"))
+    monkeypatch.setattr(probe_xid, "read_events", lambda: pytest.fail("the kernel log was read"))
     assert probe_health.probe_health({}) == {"health": {"pci": [], "switches": 0}}
 
 

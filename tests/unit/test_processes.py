@@ -26,7 +26,7 @@ def test_a_signal_reaches_that_very_process_whatever_this_python_lacks(
 ) -> None:
     if python != "new":
         monkeypatch.delattr(os, "pidfd_open")
-        monkeypatch.delattr(signal, "pidfd_send_signal")
+        monkeypatch.delattr("_signal.pidfd_send_signal")
     found = processes.read_process(sleeper.pid)
     assert found is not None
     assert not processes.send_signal(found._replace(ticks=found.ticks + 1), signal.SIGTERM)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from push_room import Room, code_of
+from push_room import WAYS, Room, choose_way, code_of
 
 from orchestrator.errors import PushError
 from orchestrator.phases.push import Pushed
@@ -27,8 +27,9 @@ ODD_NAMES = [
 ]
 
 
-@pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
+@pytest.fixture(params=WAYS)
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Room:
+    choose_way(request.param, monkeypatch)
     return Room(tmp_path, monkeypatch)
 
 

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from push_room import Room, code_of, snapshot
+from push_room import WAYS, Room, choose_way, code_of, snapshot
 
 from orchestrator.errors import PushError, Several
-from orchestrator.phases import rsync
-from orchestrator.transport import Link
+from orchestrator.phases.carry import Packer, bring_paths
+from orchestrator.phases.workdir import Keeper
 
 
-@pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
+@pytest.fixture(params=WAYS)
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Room:
+    choose_way(request.param, monkeypatch)
     return Room(tmp_path, monkeypatch)
 
 
@@ -113,15 +114,14 @@ def test_a_tampered_list_of_pushed_files_removes_nothing_outside(room: Room) -> 
 def test_a_file_that_changes_during_the_push_is_pushed_again(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     file = room.write("train.py", "one")
     room.write("gone.py")
-    real = rsync.push_paths
 
-    def changing(link: Link, root: Path, workdir: str, paths: Sequence[str]) -> None:
+    def changing(keeper: Keeper, packer: Packer, workdir: str, paths: Sequence[str]) -> None:
         if file.read_text() == "one":
             file.write_text("two")
             (room.project / "gone.py").unlink()
-        real(link, root, workdir, paths)
+        bring_paths(keeper, packer, workdir, paths)
 
-    monkeypatch.setattr("orchestrator.phases.push.push_paths", changing)
+    monkeypatch.setattr("orchestrator.phases.push.bring_paths", changing)
     a = room.link("a")
     room.push(a)
     assert (a.folder / "train.py").read_text() == "two"
@@ -130,14 +130,13 @@ def test_a_file_that_changes_during_the_push_is_pushed_again(room: Room, monkeyp
 
 def test_files_that_never_rest_are_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     file = room.write("log.txt", "")
-    real = rsync.push_paths
 
-    def changing(link: Link, root: Path, workdir: str, paths: Sequence[str]) -> None:
+    def changing(keeper: Keeper, packer: Packer, workdir: str, paths: Sequence[str]) -> None:
         file.write_text(file.read_text() + "more")
-        real(link, root, workdir, paths)
+        bring_paths(keeper, packer, workdir, paths)
         file.write_text(file.read_text() + "more")
 
-    monkeypatch.setattr("orchestrator.phases.push.push_paths", changing)
+    monkeypatch.setattr("orchestrator.phases.push.bring_paths", changing)
     with pytest.raises(PushError, match=r"change while they are pushed: log\.txt"):
         room.push(room.link("a"))
 
@@ -145,11 +144,11 @@ def test_files_that_never_rest_are_named(room: Room, monkeypatch: pytest.MonkeyP
 def test_a_difference_after_the_push_names_node_and_paths(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     room.write("train.py", "one")
 
-    def spoiling(link: Link, root: Path, workdir: str, paths: Sequence[str]) -> None:
-        del link, root, paths
+    def spoiling(keeper: Keeper, packer: Packer, workdir: str, paths: Sequence[str]) -> None:
+        del keeper, packer, paths
         (Path(workdir) / "train.py").write_text("spoiled")
 
-    monkeypatch.setattr("orchestrator.phases.push.push_paths", spoiling)
+    monkeypatch.setattr("orchestrator.phases.push.bring_paths", spoiling)
     with pytest.raises(PushError, match=r"is not the code here: train\.py") as caught:
         room.push(room.link("a"))
     assert caught.value.where == "a"
@@ -166,6 +165,7 @@ def test_every_node_that_fails_is_told(room: Room) -> None:
 
 
 def test_without_rsync_here_it_says_so(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_way("by rsync", monkeypatch)
     room.write("train.py")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(PushError, match="rsync is not installed") as caught:

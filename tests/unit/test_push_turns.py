@@ -55,7 +55,7 @@ def supervisor() -> Iterator[Callable[[Path, str], None]]:
 
 
 def settings_of(project: Path) -> Settings:
-    return Settings.model_validate({"project": project, "experiments_dir": project / "experiments"})
+    return Settings(project=project, experiments_dir=project / "experiments")
 
 
 def push(project: Path, run_id: str, tell: Callable[[str], None] | None = None) -> Pushed:
@@ -119,6 +119,23 @@ def test_a_run_about_to_start_is_waited_for_and_then_refuses(
     with pytest.raises(PushError, match="is used by the live run run"):
         push_code([room.link("a")], (), settings_of(room.project), "next", start_then)
     assert "waiting: the launch run brings its code there" in said
+
+
+def test_a_ticket_that_waited_for_long_checks_waits_anew_for_its_supervisor(room: Room) -> None:
+    a = room.link("a")
+    room.push(a)
+    mine = claim.Claim(str(a.folder), "next", 0)
+    mine.use()
+    ticket = a.folder / claim.USERS / "next.0"
+    mine.renew()
+    assert ticket.stat().st_mtime_ns == mine.left
+    old = time.time_ns() - 2 * int(claim.AWAITED_S * 1e9)
+    os.utime(ticket, ns=(old, old))
+    mine.left = old
+    mine.renew()
+    assert claim.drop_free(str(a.folder / claim.USERS), "next.0") == "awaited"
+    mine.withdraw()
+    assert not ticket.exists()
 
 
 def test_a_supervisor_whose_code_was_changed_does_not_start(room: Room) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-SHELL_SCRIPTS = ["scripts/setup", "scripts/check", "scripts/test", "scripts/demo", ".ci/run"]
+SHELL_SCRIPTS = ["scripts/setup", "scripts/check", "scripts/test", "scripts/demo", "scripts/bench", ".ci/run"]
 NEEDED = ["bash", "sh", "env", "readlink", "dirname", "cat", "sha256sum", "mkdir", "cp", "rm", "chmod", "tr", "grep"]
 PYTHON = """#!/bin/sh
 echo "$*" >>"$CALLS"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +169,14 @@ def test_the_example_names_every_key_with_its_default_and_what_it_does() -> None
     lines = path.read_text().splitlines()
     settings, plain = build_settings({"config": path}, {}), build_settings({}, {})
     assert flatten(yaml.safe_load(path.read_text())["launch"]) == [config_name(key) for key in config_keys()]
+    about: dict[str, Any] = {one.name: getattr(one.type, "__metadata__", None) for one in fields(Settings)}
     for key in config_keys():
         assert getattr(settings, key) == getattr(plain, key), key
         section, _, name = config_name(key).rpartition(".")
         start = lines.index(f"  {section}:") if section else 0
         indent = "    " if section else "  "
         at = next(n for n, line in enumerate(lines) if n >= start and line.startswith(f"{indent}{name}:"))
-        assert lines[at - 1] == f"{indent}# {Settings.model_fields[key].description}"
+        assert lines[at - 1] == f"{indent}# {about[key][1]}"
 
 
 def flatten(section: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.errors import LinkError, UsageError
 from orchestrator.phases.connect import find_chain, find_host, time_for
+from orchestrator.transport import ssh_rsync
 from orchestrator.transport.ssh_rsync import Hop, build_ssh_words, build_target
 from orchestrator.transport.sshconfig import SshHost, ask_ssh, parse_jump, parse_ssh_answer
 from orchestrator.values import Node
@@ -188,6 +189,31 @@ def test_rsync_reaches_what_the_link_reached() -> None:
         "ClearAllForwardings=yes",
         "ProxyJump=none",
     } <= set(options_of(words))
+
+
+@pytest.mark.parametrize(
+    ("flags", "offered", "wanted"),
+    [
+        (
+            "flags\t\t: fpu aes avx",
+            "chacha,aes128-gcm@openssh.com,aes128-ctr",
+            "aes128-gcm@openssh.com,chacha,aes128-ctr",
+        ),
+        ("Features\t: fp asimd aes", "aes256-ctr,aes128-gcm@openssh.com", "aes128-gcm@openssh.com,aes256-ctr"),
+        ("flags\t\t: fpu avx vaes", "chacha,aes128-gcm@openssh.com", ""),
+        ("flags\t\t: fpu aes", "chacha,aes256-ctr", ""),
+    ],
+)
+def test_rsync_takes_the_cipher_that_costs_least_of_those_that_ssh_would_offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, offered: str, wanted: str
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\n")
+    monkeypatch.setattr(ssh_rsync, "CPUINFO", tmp_path / "cpuinfo")
+    ssh_rsync.has_aes.cache_clear()
+    host = parse_ssh_answer(f"hostname n\nuser ada\nciphers {offered}\n", "n", {}, HOME)
+    options = [option for option in options_of(build_ssh_words([Hop(host, ("/k",), "")], 10.0)) if "Ciphers" in option]
+    ssh_rsync.has_aes.cache_clear()
+    assert options == ([f"Ciphers={wanted}"] if wanted else [])
 
 
 def test_an_ipv6_address_stands_in_brackets_before_the_path() -> None:

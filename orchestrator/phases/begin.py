@@ -1,0 +1,123 @@
+"""Begins a push while something else is still going on: reads the project and has every node look at its folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.phases.tree import Tree, read_tree
+from orchestrator.phases.turns import open_keepers
+from orchestrator.phases.workdir import Keeper, Question, folder_words
+from orchestrator.transport import Link
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
+
+CANCEL_S = 5.0
+"""For what is being begun in the very moment in which it is called off; after that it undoes itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A push that has begun: nothing was changed on any node, and undoing it leaves nothing."""
+
+    tree: Tree | None
+    """None when nothing is pushed."""
+    keepers: Sequence[Keeper]
+    """Each was asked to look already."""
+    undo: ExitStack
+
+
+def open_push(links: Sequence[Link], settings: Settings, run_id: str, tree: Tree | None = None) -> Opened:
+    """Read the project, and have every node look at its folder.
+
+    Raises:
+        PushError: the project cannot be read.
+        AortaError: a node on which the program does not start.
+    """
+    with ExitStack() as undo:
+        words = folder_words(settings)
+        question = Question(words=words, run_id=run_id)
+        if settings.push:
+            tree = tree or read_tree(settings)
+            nonce = undo.enter_context(own_nonce(tree.root))
+            question = Question(words=words, run_id=run_id, nonce=nonce, manifest=tree.manifest)
+        keepers = undo.enter_context(open_keepers(links, question, settings.fanout))
+        return Opened(tree=tree, keepers=keepers, undo=undo.pop_all())
+    raise AssertionError
+
+
+@contextmanager
+def own_nonce(root: Path) -> Iterator[str]:
+    """Leave a file in the project for a moment: a node that sees it has the launch host's own tree before it."""
+    name = f".aorta-nonce-{secrets.token_hex(8)}"
+    file = root / name
+    before = root.stat().st_mtime_ns
+    try:
+        file.touch(exist_ok=False)
+    except OSError:
+        yield name  # a read-only project: no node can be made to write into it either
+        return
+    ours = root.stat().st_mtime_ns
+    try:
+        yield name
+    finally:
+        with suppress(OSError):
+            untouched = root.stat().st_mtime_ns == ours
+            file.unlink()
+            if untouched:
+                os.utime(root, ns=(root.stat().st_atime_ns, before))
+
+
+class Begun:
+    """A push that begins in a thread of its own, to be taken over by push_code, or called off."""
+
+    def __init__(self, links: Sequence[Link], settings: Settings, run_id: str) -> None:
+        self.run_id = run_id
+        self._links, self._settings = links, settings
+        self._opened: Opened | None = None
+        self._error: BaseException | None = None
+        self._cancelled = False
+        self._changing = threading.Lock()
+        self._thread = threading.Thread(target=self._begin, name="begin push", daemon=True)
+        self._thread.start()
+
+    def _begin(self) -> None:
+        try:
+            opened = open_push(self._links, self._settings, self.run_id)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the push is taken over
+            self._error = error
+            return
+        with self._changing:
+            if not self._cancelled:
+                self._opened = opened
+                return
+        opened.undo.close()
+
+    def take(self) -> Opened:
+        """Wait for it, and have it; the one who takes it undoes it.
+
+        Raises:
+            AortaError: see open_push.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._opened is not None, "taken or called off before"
+        opened, self._opened = self._opened, None
+        return opened
+
+    def cancel(self) -> None:
+        """Call it off, unless it was taken: every node forgets that it was asked, and the project is as it was."""
+        self._cancelled = True
+        self._thread.join(CANCEL_S)
+        with self._changing:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.undo.close()
