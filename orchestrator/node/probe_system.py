@@ -22,8 +22,9 @@ SHM = "/dev/shm"  # noqa: S108 - it is looked at, nothing is written
 OURS = ("torch_", "nccl-", "sem.", "psm_", "cuda.shm.", "gloo")
 STALE_S = 600.0
 """A file that is being made has no holder for a moment; one so old has none any more."""
+OUT_OF_MEMORY = ("Out of memory: Killed process", "oom-kill:", "Memory cgroup out of memory")
 MARKS = (
-    *(b"Out of memory: Killed process", b"oom-kill:", b"Memory cgroup out of memory"),
+    *(words.encode() for words in OUT_OF_MEMORY),
     *(b"I/O error", b"critical medium error", b"critical target error", b"failed command", b"exception Emask"),
     *(b"timeout", b"is down", b"resetting controller", b"Abort status"),
     *(
@@ -41,7 +42,6 @@ MARKS = (
 )
 """No trouble's pattern fits a text without one of them."""
 TROUBLES = (
-    ("memory", r"Out of memory: Killed process|oom-kill:|Memory cgroup out of memory"),
     (
         "disk",
         (
@@ -151,18 +151,23 @@ def read_troubles() -> Tuple[List[Facts], str]:
 
 def fold_troubles(lines: Iterable[Tuple[float, str]], now: float) -> List[Facts]:
     """Keep the last line of each kind, its age, and how many there were."""
-    told = list(lines)
-    if not told:
-        return []
-    import re  # noqa: PLC0415 - these patterns cost as much as a start of Python, and a node that is well needs none
-
     found: Dict[str, Facts] = {}
-    for moment, text in told:
-        kind = next((name for name, pattern in TROUBLES if re.search(pattern, text)), None)
-        if kind is not None and not (kind == "disk" and re.search(HARMLESS, text)):
+    for moment, text in lines:
+        kind = kind_of_trouble(text)
+        if kind:
             count = found.get(kind, {}).get("count", 0) + 1
             found[kind] = {"kind": kind, "age_s": round(max(0.0, now - moment), 1), "text": text[:200], "count": count}
     return list(found.values())
+
+
+def kind_of_trouble(text: str) -> str:
+    """Name what a line of the kernel tells of; empty when it is no trouble."""
+    if any(words in text for words in OUT_OF_MEMORY):
+        return "memory"
+    import re  # noqa: PLC0415 - these patterns cost as much as a start of Python, and most nodes need none
+
+    kind = next((name for name, pattern in TROUBLES if re.search(pattern, text)), "")
+    return "" if kind == "disk" and re.search(HARMLESS, text) else kind
 
 
 def probe_shm(request: Facts) -> Facts:

@@ -23,7 +23,9 @@ def shift_clock(cluster: Cluster, k: int) -> None:
     folder.mkdir()
     code = f"import time as t; r = t.time; t.time = lambda: r() + {SHIFT_S}"
     (folder / "python3").write_text(
-        f'#!/bin/bash\nlast="${{@: -1}}"; set -- "${{@:1:$#-1}}"\nexec {cluster.python} "$@" "{code}\n$last"\n'
+        "#!/bin/bash\nwords=()\n"
+        f'while [ "$1" != -c ]; do words+=("$1"); shift; done\ncode="{code}\n$2"; shift 2\n'
+        f'exec {cluster.python} "${{words[@]}}" -c "$code" "$@"\n'
     )
     (folder / "python3").chmod(0o755)
     (cluster.home(k) / ".bashrc").write_text("PATH=$HOME/shift:$PATH\n")

@@ -122,7 +122,7 @@ def test_only_strict_and_all(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ('{"schema": 1}', "KeyError"),
         (
             '{"schema": 1, "node": {"name": 3}, "clock": [0, 0], "answer": {}}',
-            "node.name: Input should be a valid string",
+            "node.name: expected a text, not 3",
         ),
     ],
 )
