@@ -84,7 +84,9 @@ class _Ready:
         if self.any_rule is not None and self.any_rule.search(path) is None:
             return None
         for line, pattern in self.rules:
-            if pattern.include is not None and _speaks_of(pattern, path):
+            # What lies below a folder is not the folder itself, of which pathspec takes the last stroke for something.
+            asked = path.rstrip("/") if line.rstrip().endswith("/**") else path
+            if pattern.include is not None and _speaks_of(pattern, asked):
                 return Decision(pattern.include, line, layer.source, layer.family)
         return None
 

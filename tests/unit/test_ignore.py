@@ -51,6 +51,7 @@ def names(root: Path, **values: Any) -> set[str]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(top=LINES, nested=LINES, paths=st.sets(PATHS, min_size=1, max_size=8))
+@example(top=["b/**", "!a"], nested=[], paths={"b/a", "b/b"})
 @example(top=["*", "!a"], nested=[], paths={"a/a", "a/b"})
 @example(top=["*", "!a/"], nested=["!b"], paths={"a/a", "a/b"})
 def test_git_agrees_about_every_file(
