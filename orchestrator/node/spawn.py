@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # the module typing costs more than all of this
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-OF_311 = (3, 11)
+OF_310, OF_311 = (3, 10), (3, 11)
 PIECE = 1 << 16
 TAIL_S = 0.2
 
@@ -183,7 +183,9 @@ def _words(
         *(into, -1, -1, out, -1, err, *told),
         *(True, True),  # signals as they were, a session of its own
         *((-1,) if new else ()),  # no process group
-        *(None, None, None, -1, None),  # group, groups, user, umask, nothing in between
+        *(None, None, None, -1),  # group, groups, user, umask
+        # Nothing to do between fork and exec; but without anything Python 3.10 loads subprocess, to ask about vfork.
+        int if sys.version_info[:2] == OF_310 else None,
         *((True,) if new else ()),  # vfork
     )
 

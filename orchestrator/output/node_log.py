@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.output.blocks import has_longer_line, prefix_lines
 from orchestrator.output.wording import render_size
 
 PIECE_BYTES = 64 * 1024
@@ -36,19 +37,17 @@ class NodeLogWriter:
         block, newline, rest = data.rpartition(b"\n")
         parts: list[bytes] = []
         if newline:
-            lines = (source.held + block).split(b"\n")
-            if not source.continued and max(map(len, lines)) <= PIECE_BYTES:
-                # A hundred times as fast as line by line: ranks may print 100 MB a second.
-                prefix = f"[{label}] ".encode()
-                parts += (prefix, (b"\n" + prefix).join(lines), b"\n")
+            block = source.held + block
+            if not source.continued and not has_longer_line(block, PIECE_BYTES):
+                parts.append(prefix_lines(block, f"[{label}] ".encode()))
             else:
-                _write_lines(parts, label, source, lines)
+                _write_lines(parts, label, source, block.split(b"\n"))
             source.held = rest
         else:
             source.held += rest
         source.held = _write_pieces(parts, label, source, source.held)
         if parts:
-            self._write(b"".join(parts))
+            self._write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def drop(self, label: str, size: int, stream: str = "out") -> None:
         """Tell that a part of a source is missing; what was held of its line ends here."""

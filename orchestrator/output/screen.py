@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from orchestrator.errors import ConfigError
+from orchestrator.output.blocks import has_longer_line, prefix_lines
 from orchestrator.output.console import wants_color
 from orchestrator.output.pipes import drain_to_nowhere
 from orchestrator.output.wording import CONTROL, keep_colors, strip_controls
@@ -146,18 +147,17 @@ class LogScreen:
 
     def _print_lines(self, source: _Source, block: bytes) -> None:
         if block.isascii():
-            plain = block.translate(None, _CONTROLS) == block
+            # Thirty passes at the speed of memory take less time than one that looks at each byte.
+            plain = not any(control in block for control in _CONTROLS)
         else:
             # Whole lines decode by themselves: a character never spans a newline in UTF-8.
             text = block.decode("utf-8", "replace")
             plain = not CONTROL.search(text)
             block = text.encode() if plain else block
-        lines = block.split(b"\n")
-        if not plain or max(map(len, lines)) > LINE_CHARS:
-            lines = [render_line(line).encode() for line in lines]
-        prefix = source.prefix.encode()
+        if not plain or has_longer_line(block, LINE_CHARS):
+            block = b"\n".join(render_line(line).encode() for line in block.split(b"\n"))
         self.hide_state()
-        self._write(prefix + (b"\n" + prefix).join(lines) + b"\n")
+        self._write(prefix_lines(block, source.prefix.encode()))
 
     def _draw_state(self, source: _Source) -> None:
         now = self._clock()

@@ -77,6 +77,7 @@ class FrameReader:
         if len(self._data) < length:
             return None
         header, self._header = self._header, None
-        body = bytes(self._data[:length])
+        with memoryview(self._data) as view:
+            body = bytes(view[:length])
         del self._data[:length]
         return Frame(header, body)
