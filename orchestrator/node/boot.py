@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
     Modules = Dict[str, Union[str, bytes]]
 
+WISH = b"AORTA-SOURCES "
+"""With the nonce behind it: this Python has no use for the launch host's byte code."""
+SOURCES = "sources"
+"""What the order is called with which they come."""
+MARSHAL_VERSION = 2
+"""Of what every Python reads alike: tables of texts, bytes and numbers."""
+
 
 class Sent:
     """Finds modules among those that came over stdin."""
@@ -89,7 +96,7 @@ def take_modules(nonce: str, source: BufferedReader, sizes: List[bytes]) -> Tupl
     magic = sys.modules["_frozen_importlib_external"].MAGIC_NUMBER.hex().encode()
     if magic == sizes[4]:
         return modules, b""
-    os.write(1, b"AORTA-SOURCES " + nonce.encode() + b"\n")
+    os.write(1, WISH + nonce.encode() + b"\n")
     import json  # noqa: PLC0415 - our own reader of it is what we wait for
 
     early = b""
@@ -97,7 +104,7 @@ def take_modules(nonce: str, source: BufferedReader, sizes: List[bytes]) -> Tupl
         line = source.readline()
         header = json.loads(line)
         body = source.read(int(header.get("bytes", 0)))
-        if header.get("op") == "sources":
+        if header.get("op") == SOURCES:
             break
         early += line + body
     texts = unpack_modules(body)

@@ -10,11 +10,12 @@ import _socket  # what socket lays over it costs as much as a start of Python
 import errno
 import time
 
+from orchestrator.node.atonce import do_at_once
 from orchestrator.node.wire import Wire
 
 TYPE_CHECKING = False  # the module typing costs as much again
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Callable, Dict, List
 
     Answer = Dict[str, Any]
 
@@ -39,20 +40,15 @@ def main(request: Answer, wire: Wire, modules: Dict[str, str]) -> None:
 def test_candidates(request: Answer) -> List[Answer]:
     """Try every candidate at the same time; each has the whole limit."""
     candidates = request["candidates"]
-    if len(candidates) == 1:
-        return [test_address(candidates[0], request)]
-    import threading  # noqa: PLC0415 - seldom needed, and not cheap
-
     results: List[Answer] = [{} for _ in candidates]
 
-    def put(place: int, address: str) -> None:
-        results[place] = test_address(address, request)
+    def putter(place: int) -> Callable[[], None]:
+        def put() -> None:
+            results[place] = test_address(candidates[place], request)
 
-    threads = [threading.Thread(target=put, args=item, daemon=True) for item in enumerate(candidates)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        return put
+
+    do_at_once([putter(place) for place in range(len(candidates))])
     return results
 
 

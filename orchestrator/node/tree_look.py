@@ -8,8 +8,9 @@ import stat
 import struct
 import zlib
 
+from orchestrator.node.boot import MARSHAL_VERSION
 from orchestrator.node.tree_rows import file_row, other_row, sign_of, to_bytes, to_text
-from orchestrator.node.tree_seen import MARSHAL_VERSION, Seen, hash_settled
+from orchestrator.node.tree_seen import Seen, hash_settled
 from orchestrator.node.tree_state import MARKER_FOLDER, PUSHED, Folders, find_stale, names_of, parse_pushed, read_bytes
 from orchestrator.node.wire import write_all
 

@@ -23,6 +23,7 @@ import time
 import zlib
 from _signal import SIGURG  # type: ignore[import-not-found] # signal itself costs more than all of this
 
+from orchestrator.node.boot import MARSHAL_VERSION
 from orchestrator.node.tree_rows import hash_open, open_file, sign_of
 
 TYPE_CHECKING = False  # the module typing costs more than all of this
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 MAGIC = b"aorta-seen 1\n"
 """Another number for every other meaning of what follows."""
-MARSHAL_VERSION = 2
-"""Of what every Python reads alike: tables of texts and numbers."""
 COARSE = 5
 """CLOCK_REALTIME_COARSE: the clock by which the kernel dates files."""
 SECOND_NS = 1_000_000_000

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.node.boot import MARSHAL_VERSION
 from orchestrator.node.tree_rows import open_file, to_bytes
 from orchestrator.phases.rsync import push_paths
 from orchestrator.phases.tree import Tree
@@ -21,8 +22,6 @@ CARRIED_BYTES = 2 << 20
 """More is faster by rsync, whose own login costs a node and the launch host as much as this."""
 PACKED_BYTES = 512 << 10
 CARRIED_PATHS = 1000
-MARSHAL_VERSION = 2
-"""Of what every Python reads alike."""
 
 
 class Packer:

@@ -11,10 +11,10 @@ from functools import cache
 from importlib import resources
 from types import CodeType
 
+from orchestrator.node.boot import MARSHAL_VERSION
+
 MAGIC = importlib.util.MAGIC_NUMBER
 """Names the byte code of this Python; a node's Python with the same one runs ours without compiling."""
-MARSHAL_VERSION = 2
-"""Of what every Python reads alike: a table of texts and bytes."""
 PACKAGE = "orchestrator.node."
 BASE = ("wire",)
 """What every program needs."""

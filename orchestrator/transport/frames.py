@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 
 from orchestrator.errors import NodeError
+from orchestrator.node.boot import WISH
 from orchestrator.transport import Frame
-from orchestrator.transport.program import NO_PYTHON, WISH
+from orchestrator.transport.program import NO_PYTHON
 
 NOISE_LIMIT = 1 << 20
 """A login shell may print this much before the marker; more is no banner."""

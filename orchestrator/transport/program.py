@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.node.boot import SOURCES
 from orchestrator.transport.cargo import MAGIC, pack_modules, pack_sources, read_code, read_texts
 
 # What the shell on the node sees never changes: no value of a user is in it. It has neither a newline nor an
@@ -33,9 +34,6 @@ BOOT = (
     'exec(marshal.loads(c) if m else compile(b, "boot.py", "exec"), {"__name__": "__main__", "INPUT": i, "SIZES": n})'
 )
 NO_PYTHON = b"AORTA-NO-PYTHON"
-WISH = b"AORTA-SOURCES "
-"""With the nonce behind it: this Python has no use for our byte code."""
-SOURCES = "sources"
 PYTHONS = (
     "python3",
     "/usr/bin/python3",
