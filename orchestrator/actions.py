@@ -21,7 +21,8 @@ from orchestrator.output.plan_text import plan_document, render_commands, render
 from orchestrator.output.wording import count
 from orchestrator.phases.ahead import ask_ahead, prove_ways
 from orchestrator.phases.background import Tell, start_in_background
-from orchestrator.phases.connect import close_links, connect
+from orchestrator.phases.connect import close_links
+from orchestrator.phases.dialled import Dialled, open_links
 from orchestrator.phases.exercise import Crew
 from orchestrator.phases.ground import Ground, expected_workdirs, plan_on
 from orchestrator.phases.levels import measure_levels
@@ -39,7 +40,7 @@ from orchestrator.transport import Link
 from orchestrator.values import EnvValue, Exit, Finding, Node
 
 
-def launch(settings: Settings) -> int:
+def launch(settings: Settings, dialled: Dialled | None = None) -> int:
     """Check, plan, push, start, watch, collect: one run from a node list to its verdict."""
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
     talk.detail(render_origins(settings))
@@ -50,7 +51,7 @@ def launch(settings: Settings) -> int:
     settings = settings.model_copy(update={"checks_only": (), "check_level": 0, "save_facts": None})
     if settings.detach and not (settings.dry_run or settings.print_commands):
         return detach(settings, nodes, talk)
-    return launch_on(settings, nodes, talk)
+    return launch_on(settings, nodes, talk, dialled=dialled)
 
 
 def detach(settings: Settings, nodes: tuple[Node, ...], talk: Talk) -> int:
@@ -75,7 +76,11 @@ def detach(settings: Settings, nodes: tuple[Node, ...], talk: Talk) -> int:
 
 
 def launch_on(
-    settings: Settings, nodes: tuple[Node, ...], talk: Talk, announce: Callable[[Record], None] | None = None
+    settings: Settings,
+    nodes: tuple[Node, ...],
+    talk: Talk,
+    announce: Callable[[Record], None] | None = None,
+    dialled: Dialled | None = None,
 ) -> int:
     """Launch on nodes that were read; with `announce` nobody watches, and it is told the run that has started."""
     env = settings_env(settings, os.environ)
@@ -83,7 +88,8 @@ def launch_on(
         try:
             signals = undo.enter_context(caught_signals())
             only_shown = settings.dry_run or settings.print_commands
-            ground = survey_nodes(nodes, settings, env, talk, undo, "" if only_shown else new_run_id(settings.label))
+            run_id = "" if only_shown else new_run_id(settings.label)
+            ground = survey_nodes(nodes, settings, env, talk, undo, run_id, dialled)
             if not show_findings(ground, talk):
                 return int(Exit.NOT_READY)
             if only_shown:
@@ -103,7 +109,7 @@ def launch_on(
             return int(Exit.INTERRUPTED)
 
 
-def check(settings: Settings) -> int:
+def check(settings: Settings, dialled: Dialled | None = None) -> int:
     """Ask every node whether a launch would work, and say what to do where not."""
     talk = build_talk(settings, os.environ, stdout=sys.stdout, stderr=sys.stderr)
     talk.detail(render_origins(settings))
@@ -120,7 +126,8 @@ def check(settings: Settings) -> int:
             nodes = read_nodes(settings)
             if settings.script or settings.module:
                 check_script(settings)
-            ground = survey_nodes(nodes, settings, settings_env(settings, os.environ), talk, undo)
+            env = settings_env(settings, os.environ)
+            ground = survey_nodes(nodes, settings, env, talk, undo, dialled=dialled)
             facts, findings, survey = ground.facts, ground.findings, ground.survey
         every = settings.every_finding or settings.verbosity > 0
         talk.show(render_checks(nodes, findings, every=every, strict=settings.strict))
@@ -159,6 +166,7 @@ def survey_nodes(
     talk: Talk,
     undo: ExitStack,
     run_id: str = "",
+    dialled: Dialled | None = None,
 ) -> Ground:
     """Connect to every node, ask it, prove the addresses, measure what the level asks for, and judge.
 
@@ -166,7 +174,7 @@ def survey_nodes(
     """
     size, names = count(len(nodes), "node"), [node.name for node in nodes]
     with talk.waiting(f"connecting to {size}", names) as done:
-        links = connect(nodes, settings, done)
+        links = open_links(nodes, settings, done, dialled)
     # The run may replace a link that broke: close what is in the list at the end.
     undo.callback(close_links, links)
     ahead = ask_ahead(links, nodes, settings, undo)

@@ -66,9 +66,17 @@ def launch(flags: dict[str, Any]) -> int:
 
     settings = _build(flags)
     require_script(settings)
-    from orchestrator import actions
+    if settings.detach:
+        # It goes on in a process of its own, which has to dial for itself.
+        from orchestrator import actions
 
-    return actions.launch(settings)
+        return actions.launch(settings)
+    from orchestrator.phases.dialled import dial_ahead
+
+    with dial_ahead(settings) as dialled:
+        from orchestrator import actions
+
+        return actions.launch(settings, dialled)
 
 
 @add_verb(
@@ -90,9 +98,16 @@ def check(flags: dict[str, Any]) -> int:
     """Ask every node whether a launch would work, and say what to do where not."""
     listing = flags.pop("list_checks")
     settings = _build(flags)
-    from orchestrator import actions
+    if listing or settings.from_facts is not None:
+        from orchestrator import actions
 
-    return actions.list_checks(as_json=settings.json_output) if listing else actions.check(settings)
+        return actions.list_checks(as_json=settings.json_output) if listing else actions.check(settings)
+    from orchestrator.phases.dialled import dial_ahead
+
+    with dial_ahead(settings) as dialled:
+        from orchestrator import actions
+
+        return actions.check(settings, dialled)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Starts the agent of a node with exactly the words and the environment of its order."""
+"""Starts the agent of a node with the words and the environment of its order."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from orchestrator.node import command, library, nccl_pipe, processes, rank_hook
 NOFILE = 65536
 """As many open files as ranks get where the system lets them have more."""
 UNLIMITED = resource.RLIM_INFINITY
+TORCHRUN = ["-m", "torch.distributed.run"]
+MODULE = "program/orchestrator/node/agent_module.py"
+"""Below the run folder, which is the supervisor's own."""
 
 
 def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -25,7 +28,7 @@ def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
         names = os.path.join(place, "stdout.log"), os.path.join(place, "stderr.log")
     with open(names[0], "wb") as out, open(names[1], "wb") as err:
         return subprocess.Popen(
-            order["argv"],
+            words_of(order),
             cwd=order["workdir"],
             env=environment_of(order),
             stdin=subprocess.DEVNULL,
@@ -34,6 +37,14 @@ def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
             start_new_session=True,
             preexec_fn=before_agent,  # noqa: PLW1509 - we have one thread, so it is safe
         )
+
+
+def words_of(order: dict[str, Any]) -> list[str]:
+    """Give the words of the order; torchrun is run by a file of ours, which imports it sooner."""
+    words: list[str] = order["argv"]
+    if words[1:3] == TORCHRUN and os.path.isfile(MODULE):
+        return [words[0], os.path.abspath(MODULE), *words[2:]]
+    return words
 
 
 def before_agent() -> None:

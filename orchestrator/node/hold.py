@@ -36,21 +36,17 @@ def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
     wire.send({"port": listener.getsockname()[1], "both": listener.family == socket.AF_INET6, "resolved": resolved})
     greeting = f"AORTA {request['nonce']}\n".encode()
     listening = True
-    while True:
-        wanted_fds = [0, listener.fileno()] if listening else [0]
-        ready = select.select(wanted_fds, [], [])[0]
-        if listener.fileno() in ready:
-            _greet(listener, greeting)
-        if 0 not in ready:
-            continue
-        orders = wire.ready_orders()
-        if orders is None:
-            return
+    orders: Optional[List[Dict[str, Any]]] = wire.early_orders()
+    while orders is not None:
         if listening and any(order.get("op") == "release" for order in orders):
             # Unlike closing and binding again, this leaves no moment in which the port is free.
             listener.shutdown(socket.SHUT_RDWR)
             listening = False
             wire.send({"released": True})
+        ready = select.select([0, listener.fileno()] if listening else [0], [], [])[0]
+        if listening and listener.fileno() in ready:
+            _greet(listener, greeting)
+        orders = wire.ready_orders() if 0 in ready else []
 
 
 def _listen(port: int) -> socket.socket:

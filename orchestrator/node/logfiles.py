@@ -22,6 +22,8 @@ class LogFiles:
         self.offsets = dict(offsets)
         self._paths: dict[str, str] = {}
         self._first = 0
+        self.more = False
+        """The last frames did not give all that was there."""
         self._errors: dict[str, tuple[float, int]] = {}
         for stream in ("out", "err"):
             self._paths[f"agent.{stream}"] = os.path.join(folder, f"agent.{stream}")
@@ -54,16 +56,19 @@ class LogFiles:
 
     def frames(self, limit: int) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Give what is new as frames, a fair share of each file, about `limit` bytes in all."""
+        self.more = False
         paths = sorted(self.logs().items())
         # Each time another file begins, or two ranks that write without end would silence all others.
         self._first = (self._first + 1) % len(paths)
         for name, path in paths[self._first :] + paths[: self._first]:
             if limit <= 0:
+                self.more = True
                 return
             offset = self.offsets.get(name, 0)
             data = read_part(path, offset)
             if not data:
                 continue
+            self.more = self.more or len(data) == CHUNK
             end = self._punched(name) if b"\0" in data else 0
             if end > offset:
                 # Something of it was a hole already, or became one while we read.

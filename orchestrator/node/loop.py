@@ -62,7 +62,8 @@ def do_due(supervisor: Supervisor) -> float:
     if supervisor.agent is None and now - supervisor.born > ORPHAN_S and not supervisor.clients.handles:
         supervisor.finish("stopped", "nobody said go")
     if supervisor.agent is not None and supervisor.agent_handle >= 0 and now >= supervisor.next_scan:
-        supervisor.find_ranks()
+        if supervisor.order.get("is_command") or supervisor.ranks.may_be_there(now):
+            supervisor.find_ranks()
         supervisor.next_scan = now + find_pause(supervisor, now)
     if supervisor.agent is not None and now >= supervisor.next_record:
         supervisor.note_tree()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BUSY_SHARE = 0.25
 """Below this load a core nobody is looked for."""
-LOOK_S = 0.4
+LOOK_S = 0.25
 STUCK_LOOK_S = 1.0
 MOST = 5
 FRESH_S = 0.25

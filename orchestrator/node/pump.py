@@ -217,12 +217,14 @@ class Pump:
         # A supervisor that stands still lets us in and tells nothing.
         self.repeat(runfolder.read_status(self.folder) or {})
         self.connect()
+        for order in self.wire.early_orders():
+            self.obey(order)
         drained = 0
         while True:
             now = time.monotonic()
             if now >= self.next_look and len(self.pending) < PENDING:
                 self.look()
-                self.next_look = now + (0.0 if self.busy else POLL_S)
+                self.next_look = now + (0.0 if self.files.more else POLL_S)
                 drained = drained + 1 if self.final and (not self.busy or self.has_all()) else 0
             if now >= self.stop_by and not self.final:
                 self.take_over()

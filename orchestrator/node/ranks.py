@@ -10,6 +10,10 @@ from typing import Any
 from orchestrator.node import cgroups, clock, processes
 from orchestrator.node.probe_command import read_text
 
+FOLDER = "ranks"
+"""Below the run folder: torchrun makes a folder in it before it starts ranks."""
+BLIND_S = 0.5
+
 
 class RankWatch:
     """Finds the ranks below the agent and tells how each of them ended."""
@@ -22,6 +26,15 @@ class RankWatch:
         """pidfd -> its control groups, and how many processes of them had been killed for memory when it came."""
         self._judged: set[tuple[int, int]] = set()
         self.seen = 0
+        self._folder_before = changed_ns(FOLDER)
+        self._next_blind = 0.0
+
+    def may_be_there(self, now: float) -> bool:
+        """Tell whether to look for ranks: to do so all the while that an agent imports PyTorch would cost it time."""
+        if self.seen or now >= self._next_blind or changed_ns(FOLDER) != self._folder_before:
+            self._next_blind = now + BLIND_S
+            return True
+        return False
 
     def find(self, pids: Iterable[int]) -> list[dict[str, Any]]:
         """Look for new ranks among some processes; give an event for each."""
@@ -83,3 +96,11 @@ class RankWatch:
                 processes.signal_handle(handle, number)
                 taken.append(rank["rank"])
         return sorted(taken)
+
+
+def changed_ns(path: str) -> int:
+    """Give the time at which something was made in a folder last; 0 when there is no such folder."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0

@@ -15,8 +15,8 @@ from orchestrator.node import library, pump, runfolder
 from orchestrator.node.wire import Wire
 
 READY_S = 30.0
-RANK_HOOK = "orchestrator.node.rank_hook_site"
-"""The ranks' Python runs it, whichever that is: it comes as source."""
+OTHERS = ("agent_module", "rank_hook_site")
+"""The agent's and the ranks' Python runs them, whichever that is: they come as source."""
 STARTER = """import os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 os.chdir(here)
@@ -83,10 +83,11 @@ def prepare_folder(folder: str, request: dict[str, Any], modules: dict[str, str 
     # One file, in the very form in which it came: for this Python, and with nothing left to compile.
     with open(os.path.join(folder, "program", "modules"), "wb") as file:
         marshal.dump(own, file)
-    text = modules.get(RANK_HOOK)
-    if isinstance(text, str):
-        with open(os.path.join(program, "rank_hook_site.py"), "w", encoding="utf-8") as source:
-            source.write(text)
+    for name in OTHERS:
+        text = modules.get("orchestrator.node." + name)
+        if isinstance(text, str):
+            with open(os.path.join(program, name + ".py"), "w", encoding="utf-8") as source:
+                source.write(text)
     with open(os.path.join(folder, "supervisor.py"), "w", encoding="utf-8") as starter:
         starter.write(STARTER)
     files = dict(request.get("files") or {})

@@ -54,10 +54,12 @@ class Wire:
 
     def ready_orders(self) -> list[dict[str, Any]] | None:
         """Take what has come after stdin polled readable; None when the launch host has closed its end."""
+        return self.early_orders() if self._fill() else None
+
+    def early_orders(self) -> list[dict[str, Any]]:
+        """Take what was read already: stdin does not poll readable for it."""
         if self.early:
             self._fill()
-        if not self._fill():
-            return None
         orders, self._orders = self._orders, []
         return orders
 

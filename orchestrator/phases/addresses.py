@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.facts import Facts
 from orchestrator.facts.reach import Attempt, ReachFacts
+from orchestrator.phases.later import Later
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame
@@ -73,19 +74,20 @@ class Proof:
 class PortQuestion:
     """The head is asked for a port; it needs to know nothing of the other nodes for that."""
 
-    channel: Channel
+    channel: Later[Channel]
     nonce: str
 
     def close(self) -> None:
         """Let go of the port, if there is one."""
-        self.channel.close()
+        self.channel.cancel()
 
 
 def ask_for_port(link: Link, settings: Settings) -> PortQuestion:
-    """Let the head hold a port, and do not wait for its answer."""
+    """Let the head hold a port, and wait neither for its answer nor for the channel, which costs two round trips."""
     nonce, head = secrets.token_hex(16), link.node
     names = [head.addr] if head.addr and not is_numeric(head.addr) else []
-    return PortQuestion(link.open("hold", {"port": settings.master_port, "nonce": nonce, "names": names}), nonce)
+    request = {"port": settings.master_port, "nonce": nonce, "names": names}
+    return PortQuestion(Later("hold", lambda: link.open("hold", request), lambda channel: channel.close()), nonce)
 
 
 def prove_addresses(
@@ -101,7 +103,7 @@ def prove_addresses(
         LinkLostError: a node does not answer.
     """
     question = question or ask_for_port(links[0], settings)
-    channel, nonce = question.channel, question.nonce
+    channel, nonce = question.channel.take(), question.nonce
     try:
         held = read_frame(channel, nodes[0].name, ANSWER_S).header
         if "trouble" in held:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.phases.later import Later
 from orchestrator.phases.tree import Tree, read_tree
 from orchestrator.phases.turns import open_keepers
 from orchestrator.phases.workdir import Keeper, Question, folder_words
@@ -76,29 +76,13 @@ def own_nonce(root: Path) -> Iterator[str]:
 
 
 class Begun:
-    """A push that begins in a thread of its own, to be taken over by push_code, or called off."""
+    """A push that has been begun beside something else, to be taken over by push_code, or called off."""
 
     def __init__(self, links: Sequence[Link], settings: Settings, run_id: str) -> None:
         self.run_id = run_id
-        self._links, self._settings = links, settings
-        self._opened: Opened | None = None
-        self._error: BaseException | None = None
-        self._cancelled = False
-        self._changing = threading.Lock()
-        self._thread = threading.Thread(target=self._begin, name="begin push", daemon=True)
-        self._thread.start()
-
-    def _begin(self) -> None:
-        try:
-            opened = open_push(self._links, self._settings, self.run_id)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the push is taken over
-            self._error = error
-            return
-        with self._changing:
-            if not self._cancelled:
-                self._opened = opened
-                return
-        opened.undo.close()
+        self._opened = Later(
+            "begin push", lambda: open_push(links, settings, run_id), lambda opened: opened.undo.close()
+        )
 
     def take(self) -> Opened:
         """Wait for it, and have it; the one who takes it undoes it.
@@ -106,18 +90,8 @@ class Begun:
         Raises:
             AortaError: see open_push.
         """
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._opened is not None, "taken or called off before"
-        opened, self._opened = self._opened, None
-        return opened
+        return self._opened.take()
 
     def cancel(self) -> None:
         """Call it off, unless it was taken: every node forgets that it was asked, and the project is as it was."""
-        self._cancelled = True
-        self._thread.join(CANCEL_S)
-        with self._changing:
-            opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.undo.close()
+        self._opened.cancel(CANCEL_S)

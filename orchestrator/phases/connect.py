@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -116,7 +117,10 @@ def _dial(
         if (error := next((broken[c] for c in _prefixes(chain) if c in broken), None)) is not None:
             what = f"the jump host {error.where} is not reached: {error.what}"
             raise type(error)(what=what, where=nodes[place].name, remedy=error.remedy)
-        return open_link(nodes[place], host, session, settings, jumps.get(chain))
+        link = open_link(nodes[place], host, session, settings, jumps.get(chain))
+        # Other nodes are still being dialled, and most of what we ask for needs this; nobody waits for its round trips.
+        threading.Thread(target=link.prepare, name="prepare", daemon=True).start()
+        return link
 
     links, failed = try_each(reach, sorted(ways), settings.fanout, done)
     errors = {place: _with_note(error, ways[place][0]) for place, error in failed.items()}

@@ -28,6 +28,8 @@ __all__ = ["Place", "PortHold", "Proof", "probe_nodes", "prove_addresses"]
 CLOCK_ROUNDS = 5
 LONG_WAY_S = 0.02
 """From here on a round trip takes longer than what it could tell about the clock is worth."""
+FOR_CHECKS = ("system.load", "system.stuck", "system.troubles", "system.mounts", "system.shm")
+"""Groups of facts that nothing but checks looks at; some of them watch the node for a while."""
 PROBE_S = 45.0
 """More than the probe's own limits together; they hold on the node."""
 
@@ -75,6 +77,7 @@ def _probe_node(
         "conda_env": settings.conda_env,
         "routes": routes,
         "require_commands": settings.require_commands,
+        "without": () if settings.check else FOR_CHECKS,
     }
     began = time.monotonic()
     channel = link.open("probe", request)

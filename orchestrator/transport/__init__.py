@@ -68,6 +68,9 @@ class Link(Protocol):
             LinkLostError: the link is gone, or no answer came in time.
         """
 
+    def prepare(self) -> None:
+        """Let what our programs need on the node come up; whatever is wrong with it is told when one is opened."""
+
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start a program of orchestrator.node and keep it."""
 

@@ -18,8 +18,8 @@ MAGIC = importlib.util.MAGIC_NUMBER
 PACKAGE = "orchestrator.node."
 BASE = ("wire",)
 """What every program needs."""
-TEXTS = ("rank_hook_site",)
-"""Modules that a Python runs which is not the one that we talk to: the ranks'."""
+TEXTS = ("agent_module", "rank_hook_site")
+"""Modules that a Python runs which is not the one that we talk to: the agent's and the ranks'."""
 BY_NAME = ("activity", "evidence", "flight", "ras", "sockets", "stacks")
 """What a pump is asked, and loads by its name."""
 FURTHER = {"pump": BY_NAME, "start": (*BY_NAME, *TEXTS, "boot", "serve")}

@@ -25,6 +25,8 @@ class FrameReader:
         self._started = False
         self._data = bytearray()
         self._header: dict[str, object] | None = None
+        self.without = ""
+        """Frames whose header has this key are dropped: they are meant for somebody who listens no more."""
 
     @property
     def started(self) -> bool:
@@ -66,6 +68,11 @@ class FrameReader:
 
     def next(self) -> Frame | None:
         """Give the next whole frame, or None while it is not all there."""
+        while (frame := self._next()) is not None and self.without in frame.header:
+            pass
+        return frame
+
+    def _next(self) -> Frame | None:
         if not self._started:
             return None
         if self._header is None:

@@ -10,9 +10,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from orchestrator.errors import LinkLostError
+from orchestrator.errors import AortaError, LinkLostError
 from orchestrator.transport import Channel, Frame, RsyncTarget
 from orchestrator.transport.answers import read_answer
 from orchestrator.transport.frames import FrameReader
@@ -78,6 +79,10 @@ class LocalChannel:
         """Send one order as a JSON line, and what belongs behind it."""
         self._write(json.dumps(order).encode() + b"\n" + body)
 
+    def drop_frames(self, key: str) -> None:
+        """Give no frame any more whose header has this key."""
+        self._frames.without = key
+
     def close(self) -> None:
         """Close our end and wait for the program's."""
         assert self._process.stdin is not None
@@ -100,6 +105,11 @@ class LocalLink:
         self.pythons: tuple[str, ...] = ()
         self.round_trip_s = 0.0
         self._programs = Programs(node.name, lambda program, asked: LocalChannel(node, program, asked, self.pythons))
+
+    def prepare(self) -> None:
+        """Let what our programs need on the node come up; whatever is wrong with it is told when one is opened."""
+        with suppress(AortaError):
+            self._programs.prepare()
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start a program of orchestrator.node and keep it."""

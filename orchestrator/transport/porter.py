@@ -16,6 +16,8 @@ from orchestrator.transport.frames import FrameReader
 PROGRAM = "porter"
 IDLE_S = 60.0
 """One that did nothing for so long is not asked any more: it ends by itself, at more than twice that."""
+NUMBER = "c"
+"""The key in the headers of those frames that are of a program of the porter."""
 ALONE = frozenset({"pump", "start", "hold"})
 """Programs that have a channel alone: they run as long as a run does, or bring much."""
 
@@ -25,6 +27,9 @@ class Base(Channel, Protocol):
 
     def send(self, order: Mapping[str, Any], body: bytes = b"") -> None:
         """Send one order, with bytes behind it."""
+
+    def drop_frames(self, key: str) -> None:
+        """Give no frame any more whose header has this key."""
 
 
 class PorterChannel:
@@ -83,6 +88,8 @@ class Porter:
         """Let a program have the channel, in place of the porter."""
         with self._news:
             self._over = True
+            # A program that ends while we close our end of it is told as ended nevertheless, and maybe only now.
+            self._base.drop_frames(NUMBER)
             self._give({"op": "become", "program": program, "request": request}, program)
         return self._base
 
@@ -157,7 +164,7 @@ class Porter:
                     one.ended, one.last = True, frame
                 self._open.clear()
                 return
-            number = int(frame.header.get("c", 0))
+            number = int(frame.header.get(NUMBER, 0))
             channel = self._open.get(number)
             if channel is None:
                 return  # we have closed our end
@@ -178,6 +185,12 @@ class Programs:
         self._porter: Porter | None = None
         self._opening = threading.Lock()
 
+    def prepare(self) -> None:
+        """Have the porter come up while we have not asked for anything yet."""
+        with self._opening:
+            if self._porter is None:
+                self._porter = Porter(self._start(PROGRAM, {}), self._where)
+
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start one program."""
         with self._opening:
@@ -185,12 +198,13 @@ class Programs:
             if program == "start" and porter is not None and porter.idle:
                 self._porter = None
                 return porter.become(program, request)
-            if program in ALONE:
-                return self._start(program, request)
-            if porter is None:
-                self.close()
-                porter = self._porter = Porter(self._start(PROGRAM, {}), self._where)
-            return porter.open(program, request)
+            if program not in ALONE:
+                if porter is None:
+                    self.close()
+                    porter = self._porter = Porter(self._start(PROGRAM, {}), self._where)
+                return porter.open(program, request)
+        # Not while others wait for the porter: a channel costs two round trips.
+        return self._start(program, request)
 
     def close(self) -> None:
         """End the porter, if there is one."""

@@ -96,6 +96,10 @@ class SshChannel:
     def _send_sources(self) -> None:
         self._write(source_bytes(), may_end=True)
 
+    def drop_frames(self, key: str) -> None:
+        """Give no frame any more whose header has this key."""
+        self._frames.without = key
+
     def close(self) -> None:
         """Close our end; the program sees end of file on its stdin."""
         self._channel.close()

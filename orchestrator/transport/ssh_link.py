@@ -6,9 +6,10 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from orchestrator.errors import LinkError, LinkLostError
+from orchestrator.errors import AortaError, LinkError, LinkLostError
 from orchestrator.transport import Channel, RsyncTarget
 from orchestrator.transport.answers import read_answer
 from orchestrator.transport.porter import Programs
@@ -44,6 +45,11 @@ class SshLink:
         self._connection = connection
         self._timeout_s = timeout_s
         self._programs = Programs(node.name, self._start)
+
+    def prepare(self) -> None:
+        """Let what our programs need on the node come up; whatever is wrong with it is told when one is opened."""
+        with suppress(AortaError):
+            self._programs.prepare()
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start a program of orchestrator.node and keep it."""

@@ -32,10 +32,12 @@ class Actions(types.ModuleType):
             raise self.outcome
         return self.outcome
 
-    def launch(self, given: Any) -> int:
+    def launch(self, given: Any, dialled: object = None) -> int:
+        del dialled
         return self._answer("launch", given)
 
-    def check(self, given: Any) -> int:
+    def check(self, given: Any, dialled: object = None) -> int:
+        del dialled
         return self._answer("check", given)
 
     def kill(self, given: Any, *words: object) -> int:

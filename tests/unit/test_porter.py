@@ -181,6 +181,31 @@ def test_what_becomes_of_the_porter_has_the_channel_alone(started: Started) -> N
     assert children_of(started.channels[0]._process.pid) == []
 
 
+def test_the_end_of_an_earlier_program_is_no_word_of_what_the_porter_became(started: Started) -> None:
+    porter = Porter(started(PROGRAM, {}), "here")
+    first = porter.open("echo", {})
+    first.send({"a": 1})
+    assert echo(first) == {"a": 1}
+    (child,) = children_of(started.channels[0]._process.pid)
+    os.kill(child, signal.SIGKILL)
+    wait_childless(started.channels[0]._process.pid)
+    # Its end is on the way, and nobody has read it.
+    first.close()
+    channel = porter.become("echo", {})
+    channel.send({"b": 2})
+    assert echo(channel) == {"b": 2}
+
+
+def test_an_order_that_comes_with_the_sources_is_not_left_lying(
+    monkeypatch: pytest.MonkeyPatch, started: Started
+) -> None:
+    monkeypatch.setattr(program, "MAGIC", b"\0\0\r\n")
+    channel = started("hold", {"port": 0, "names": [], "nonce": "n"})
+    channel.send({"op": "release"})
+    assert read_frame(channel, "here", 10).header["port"]
+    assert read_frame(channel, "here", 10).header == {"released": True}
+
+
 def test_another_python_gets_sources(monkeypatch: pytest.MonkeyPatch, programs: Programs, started: Started) -> None:
     monkeypatch.setattr(program, "MAGIC", b"\0\0\r\n")
     asked_for: list[int] = []

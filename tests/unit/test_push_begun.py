@@ -12,6 +12,7 @@ from push_room import Room, code_of, snapshot
 from orchestrator.errors import PushError
 from orchestrator.node import claim
 from orchestrator.phases.begin import Begun
+from orchestrator.phases.later import Later
 from orchestrator.phases.push import begin_push, push_code
 from orchestrator.settings import Settings
 
@@ -89,7 +90,7 @@ def test_a_change_after_the_beginning_is_found(room: Room) -> None:
     begun = begin_push([a], settings_of(room), "next", ExitStack())
     opened = begun.take()
     room.write("train.py", "changed")
-    begun._opened = opened
+    begun._opened = Later("again", lambda: opened, lambda _: None)
     push_code([a], (), settings_of(room), "next", begun=begun)
     assert (a.folder / "train.py").read_text() == "changed"
 

@@ -46,6 +46,9 @@ class FakeLink:
         self.node = Node(name="a", host="a")
         self.channel = channel
 
+    def prepare(self) -> None:
+        pass
+
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         del program, request
         return self.channel
