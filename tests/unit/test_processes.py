@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from orchestrator.node import processes
-from orchestrator.node.ranks import RankWatch
+from orchestrator.node import processes, ranks
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_child_with_nonsense_for_a_rank_is_no_rank() -> None:
     with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        watch = RankWatch()
+        watch = ranks.RankWatch()
         assert watch.find(processes.children(os.getpid())) == []
         assert watch.seen == 0
         child.kill()
@@ -78,3 +78,17 @@ def test_an_end_is_the_end_of_all_threads() -> None:
     assert processes.wait_end(handle, 10.0)
     assert started.poll() == 0
     os.close(handle)
+
+
+def test_ranks_are_looked_for_once_their_folder_changes_or_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ranks.FOLDER).mkdir()
+    os.utime(tmp_path / ranks.FOLDER, ns=(1, 1))
+    watch = ranks.RankWatch()
+    assert watch.may_be_there(100.0)
+    assert not watch.may_be_there(100.0 + ranks.BLIND_S / 2)
+    assert watch.may_be_there(100.0 + ranks.BLIND_S)
+    (tmp_path / ranks.FOLDER / "run.a1_x").mkdir()
+    assert watch.may_be_there(100.0 + 1.1 * ranks.BLIND_S)
