@@ -1,7 +1,8 @@
 """Runs torchrun as `python -m torch.distributed.run` does, sooner at its begin and at its end.
 
 An import makes next to no garbage, and searching what it makes again and again costs a seventh of its time. When torchrun
-is through, taking PyTorch down module by module is for nobody: it would keep a verdict waiting for a second and more.
+is through, taking PyTorch down module by module is for nobody: it would keep a verdict waiting for a second and more. Only the
+head takes that time at a good end, because others may still be asking its store.
 
 The node's own Python runs this file, whichever version it has.
 """
@@ -40,6 +41,11 @@ def read_code(said: object) -> int:
     return 1
 
 
+def hosts_the_store(words: List[str]) -> bool:
+    """Tell the agent through which all others meet: also at their good end, which some may hear of a moment later."""
+    return "--node-rank" not in words or words[words.index("--node-rank") + 1] == "0"
+
+
 def end(code: int) -> None:
     """End as Python does, without taking the modules down."""
     atexit._run_exitfuncs()  # noqa: SLF001 - what os._exit leaves out, and torchrun and logging rely on
@@ -55,4 +61,6 @@ if __name__ == "__main__":
     except BaseException:  # noqa: BLE001 - told as Python tells it
         sys.excepthook(*sys.exc_info())
         status = 1
+    if status == 0 and hosts_the_store(sys.argv):
+        sys.exit(0)  # its store stands as long as it ever did
     end(status)

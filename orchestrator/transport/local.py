@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.errors import AortaError, LinkLostError
+from orchestrator.errors import LinkLostError
 from orchestrator.transport import Channel, Frame, RsyncTarget
 from orchestrator.transport.answers import read_answer
 from orchestrator.transport.frames import FrameReader
@@ -108,7 +108,7 @@ class LocalLink:
 
     def prepare(self) -> None:
         """Let what our programs need on the node come up; whatever is wrong with it is told when one is opened."""
-        with suppress(AortaError):
+        with suppress(Exception):
             self._programs.prepare()
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:

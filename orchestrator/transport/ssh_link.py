@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.errors import AortaError, LinkError, LinkLostError
+from orchestrator.errors import LinkError, LinkLostError
 from orchestrator.transport import Channel, RsyncTarget
 from orchestrator.transport.answers import read_answer
 from orchestrator.transport.porter import Programs
@@ -48,7 +48,7 @@ class SshLink:
 
     def prepare(self) -> None:
         """Let what our programs need on the node come up; whatever is wrong with it is told when one is opened."""
-        with suppress(AortaError):
+        with suppress(Exception):
             self._programs.prepare()
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:

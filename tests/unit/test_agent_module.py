@@ -11,10 +11,15 @@ import pytest
 from orchestrator.node import agent, agent_module
 
 BODY = """
-import atexit, gc, os, sys
+import atexit, gc, os, sys, threading, time
 atexit.register(lambda: print("exit functions were run"))
 here = sys.path[0]
+def serve():
+    time.sleep(0.3)
+    print("others were served")
 def main():
+    if "--serve" in sys.argv:
+        threading.Thread(target=serve).start()
     print(gc.isenabled(), here == os.getcwd(), sys.argv)
 {ending}
 """
@@ -28,10 +33,17 @@ def run(folder: Path, ending: str, *words: str) -> subprocess.CompletedProcess[s
 
 
 def test_it_is_run_as_with_m(tmp_path: Path) -> None:
-    ran = run(tmp_path, "return None", "--nnodes", "2", "--", "train.py", "--", "x y")
-    words = [str(tmp_path / "some_run.py"), "--nnodes", "2", "--", "train.py", "--", "x y"]
+    given = ["--node-rank", "1", "--", "train.py", "--", "x y"]
+    ran = run(tmp_path, "return None", *given)
+    words = [str(tmp_path / "some_run.py"), *given]
     assert ran.stdout.splitlines() == [f"True True {words}", "exit functions were run"]
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_head_takes_its_time_at_a_good_end(tmp_path: Path) -> None:
+    for rank, ending, told in (("0", "return 0", True), ("0", "return 1", False), ("1", "return 0", False)):
+        ran = run(tmp_path, ending, "--nnodes", "2", "--node-rank", rank, "--serve")
+        assert ("others were served" in ran.stdout) is told
 
 
 @pytest.mark.parametrize(
