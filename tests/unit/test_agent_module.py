@@ -15,7 +15,7 @@ import atexit, gc, os, sys, threading, time
 atexit.register(lambda: print("exit functions were run"))
 here = sys.path[0]
 def serve():
-    time.sleep(0.3)
+    time.sleep(1.5)
     print("others were served")
 def main():
     if "--serve" in sys.argv:
