@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -395,15 +394,3 @@ ImportError: sys.meta_path is None, Python is likely shutting down
     verdict = story.verdict(err={0: said})
     assert "meta_path" not in verdict.cause
     assert verdict.rule == "exit"
-
-
-def test_a_collective_that_its_own_watchdog_cancelled_is_not_what_broke() -> None:
-    data = Path(__file__).parents[1] / "data" / "watchdog"
-    story = Story(1, 1)
-    story.all_run()
-    story.rank_ends(0, code=None, signal=6)
-    verdict = story.verdict(err={rank: (data / f"rank_{rank}.err").read_text() for rank in (0, 1)})
-    first = verdict.first_failure
-    assert first is not None
-    assert (verdict.family, verdict.rule, first.rank, first.node) == ("HANG", "watchdog", 1, "node1")
-    assert verdict.cause == "rank 1 never came to collective 4"
