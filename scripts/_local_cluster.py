@@ -91,17 +91,18 @@ def find_environment() -> tuple[str, str]:
     return str(config.parent), str(Path(values["home"]).parent)
 
 
-def show() -> int:
+def show(state: Path = STATE) -> int:
     """Print one line a node."""
-    if not (STATE / "state.json").exists():
+    if not (state / "state.json").exists():
         print("no nodes are up")
         return 1
-    cluster = open_cluster(STATE)
+    cluster = open_cluster(state)
     for k in cluster.numbers:
-        print(
-            f"{cluster.spec.name(k)}  {cluster.address(k)}:{cluster.spec.ssh_port}  {'up' if cluster.alive(k) else 'off'}"
-        )
-    print(f"python on the nodes: {cluster.python}    state: {STATE}")
+        own = dict(cluster.spec.shares).get(k)
+        gpus = "" if own is None else f"  GPU {own}"
+        place = f"{cluster.address(k)}:{cluster.spec.ssh_port}"
+        print(f"{cluster.spec.name(k)}  {place}  {'up' if cluster.alive(k) else 'off'}{gpus}")
+    print(f"python on the nodes: {cluster.python}    state: {state}")
     return 0
 
 

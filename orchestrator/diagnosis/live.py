@@ -11,7 +11,7 @@ from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.history import History
 from orchestrator.diagnosis.logs.nodelog import last_words
 from orchestrator.diagnosis.logs.scan import scan_text
-from orchestrator.diagnosis.logs.speech import NEAR
+from orchestrator.diagnosis.logs.speech import NEAR, Speech, Utterance
 from orchestrator.diagnosis.logs.tracebacks import Failure, parse_blame, parse_error_file, parse_last_line
 from orchestrator.values import Evidence, NodePlan, RankExit
 
@@ -19,6 +19,7 @@ SHELL_SIGNALS = 128
 """From here on an exit code tells of a signal: 143 is what a handler of TERM gives."""
 STOPPED_TAIL = 1 << 13
 """Bytes of the last words of a rank that did not end by itself."""
+CANCELLED = "nccl.abort"
 WINDOW_S = 5.0
 """A consequence can be told sooner than its cause: the cause's interpreter is still closing down."""
 
@@ -148,10 +149,17 @@ def _say(text: str) -> tuple[Failure | None, tuple[Hit, ...]]:
     speech = last_words(text)
     last = speech.utterances[-1] if speech.utterances else None
     if last is not None and not speech.went_on(last):
-        return last.failure, last.hits
+        return last.failure, (*_said_before(speech, last), *last.hits)
     # What was caught and told for the record, and what lies far back, is not what a rank ended of.
     begin = max(speech.last - NEAR, last.end if last is not None else 0)
     return None, tuple(hit for hit in speech.loose if (hit.line or 0) > begin)
+
+
+def _said_before(speech: Speech, last: Utterance) -> tuple[Hit, ...]:
+    """Give what was said before an exception that only tells of a collective which the rank itself had cancelled."""
+    if not any(hit.cause.id == CANCELLED for hit in last.hits):
+        return ()
+    return tuple(hit for hit in speech.loose if last.start - NEAR <= (hit.line or 0) < last.start)
 
 
 def _build_node(history: History, texts: Texts, node: NodePlan) -> NodeStory:

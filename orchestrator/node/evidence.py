@@ -10,7 +10,7 @@ import re
 import time
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
-from orchestrator.node import cgroups, clock, kernel_log, look, processes, runfolder
+from orchestrator.node import cgroups, clock, flight, kernel_log, look, processes, runfolder
 from orchestrator.node.gpu_use import GpuQuestion
 from orchestrator.node.parts import Parts
 from orchestrator.node.probe_command import read_text
@@ -59,6 +59,8 @@ def gather(folder: str, order: Facts) -> Facts:
             "limits": lambda: probe_limits({}).get("limits"),
             "top": list_largest,
             "code": lambda: hash_code(workdir),
+            # A rank that ran out of time in a collective has written it down before it ended.
+            "flight": lambda: flight.take_dumps(folder, {"left": True}),
             # Each by itself: one file system that hangs says nothing against the others.
             **{f"disk {path}": functools.partial(read_disk, path) for path in places if path},
         }

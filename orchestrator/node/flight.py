@@ -38,13 +38,17 @@ Place = Tuple[Tuple[str, ...], str]
 
 
 def take_dumps(folder: str, order: Facts) -> Facts:
-    """Take the dumps of the ranks of a run folder, and what those left that have ended; "ranks" limits them."""
+    """Take the dumps of the ranks of a run folder, and what those left that have ended; "ranks" limits them.
+
+    With "left" nobody is asked for one: what lies there is taken, and that at once.
+    """
     status = runfolder.read_status(folder) or {}
     wanted = order.get("ranks")
     ranks = report.last_ranks(status) if runfolder.is_of_this_boot(status) else []
     until = time.monotonic() + LIMIT_S
     takers = [Taker(folder, rank) for rank in ranks if not wanted or rank["rank"] in wanted]
-    threads = [threading.Thread(target=taker.take, args=(until,), daemon=True) for taker in takers]
+    way = "take_left" if order.get("left") else "take"
+    threads = [threading.Thread(target=getattr(taker, way), args=(until,), daemon=True) for taker in takers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -93,10 +97,22 @@ class Taker:
             why = self._wait_for_hook(until)
         if by_pipe and not self._wait_for_pipe(file, before, until) and not self.data:
             why = "torch has taken the request and gave no dump in time"
-        if not self.data and before is not None and before[0] >= self._event["time"] - EARLIER_S:
+        if not self.data:
+            self._take_file(file, before)
+        self.why = why
+
+    def take_left(self, _until: float) -> None:
+        """Take what torch wrote by itself when a collective ran out of time."""
+        lives = processes.alive(self._event["pid"], self._event["ticks"])
+        env = processes.environ_of(pyspy.find_python(self._event["pid"])) if lives else {}
+        file = self._place(env, FILE)
+        self._take_file(file, signature(file))
+        self.why = "it left no dump"
+
+    def _take_file(self, file: str, before: Optional[Tuple[float, int]]) -> None:
+        if before is not None and before[0] >= self._event["time"] - EARLIER_S:
             self._keep(read_whole(file), "file")
             self.age_s = max(0.0, time.time() - before[0])
-        self.why = why
 
     def _keep(self, data: bytes, how: str) -> bool:
         if data:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.phases.answers import Asked, ask_ahead, follow_answers, plain
+from orchestrator.phases.hang.dumps import take_dumps, write_dumps
 from orchestrator.phases.record import write_json
 
 if TYPE_CHECKING:
@@ -48,11 +50,13 @@ class Gathering:
     def _take(self, asked: Asked) -> None:
         # A silent link may come back with what the node had gathered at the right moment.
         for node_rank, answer in follow_answers(asked, EVIDENCE_S, EVIDENCE_S):
-            self._keep(node_rank, plain(answer))
+            told = plain(answer)
+            self._keep(node_rank, told, take_dumps({node_rank: told.pop("flight", None) or {}}, math.inf))
 
-    def _keep(self, node_rank: int, told: Mapping[str, Any]) -> None:
+    def _keep(self, node_rank: int, told: Mapping[str, Any], dumps: Mapping[int, tuple[str, bytes]]) -> None:
         with contextlib.suppress(OSError):
             self._paths.diagnosis.mkdir(exist_ok=True)
+            write_dumps(self._paths.flight, dumps)
             write_json(self._paths.node_evidence(node_rank), told)
             lines = render_kernel(told.get("kernel") or ())
             if lines:

@@ -63,7 +63,7 @@ def build_texts(plan: Plan, paths: ExperimentPaths, told: Mapping[int, Mapping[s
     def files(rank: int | None, node_rank: int) -> tuple[str, ...]:
         found = []
         if rank is not None:
-            found += [paths.error_file(rank), paths.rank_err(rank)]
+            found += [paths.error_file(rank), paths.rank_err(rank), *paths.flight.glob(f"rank_{rank:04d}.*")]
         found += [paths.node_log(node_rank, plan.nodes[node_rank].node.name), paths.node_evidence(node_rank)]
         return tuple(str(path.relative_to(paths.root)) for path in found if path.exists() and path.stat().st_size > 0)
 

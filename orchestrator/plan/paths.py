@@ -107,6 +107,11 @@ class ExperimentPaths:
         """What the kernel of one node had said since the run began."""
         return self.diagnosis / f"node_{node_rank}.kernel.txt"
 
+    @property
+    def flight(self) -> Path:
+        """The flight recorders that ranks left when a collective ran out of time."""
+        return self.diagnosis / "flight"
+
     def error_file(self, rank: int) -> Path:
         """The error file of one rank."""
         return self.errors / f"rank_{rank:04d}.json"

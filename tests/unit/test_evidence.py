@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import base64
 import json
 import queue
 import threading
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -70,3 +72,14 @@ def test_nobody_is_asked_while_all_is_well(tmp_path: Path) -> None:
     evidence.wait()
     assert reader.asked == []
     assert not (tmp_path / "diagnosis").exists()
+
+
+def test_a_flight_recorder_that_a_rank_left_is_kept_as_it_is(tmp_path: Path) -> None:
+    reader = Reader(0)
+    evidence = build(tmp_path, [reader])
+    evidence.gather()
+    left = {"rank": 3, "data": base64.b64encode(zlib.compress(b"a dump")).decode(), "how": "file", "age_s": 61.0}
+    reader.answers.put({"t": "answer", "load": 1, "flight": {"ranks": [left], "why": {}}})
+    evidence.wait()
+    assert (tmp_path / "diagnosis" / "flight" / "rank_0003.pickle").read_bytes() == b"a dump"
+    assert evidence.told == {0: {"load": 1}}

@@ -196,3 +196,15 @@ def test_a_rank_that_lets_no_other_thread_run_costs_the_time_and_no_more(
     os.kill(process.pid, 19)
     wait_for(lambda: (found := processes.read_process(process.pid)) is not None and found.state == "T")
     assert take(room) == ({}, {"0": "its rank hook gave no dump in time: what it is in lets no other thread run"})
+
+
+def test_what_a_rank_left_when_its_time_was_up_is_taken_and_nobody_is_asked(room: RankRoom) -> None:
+    program, dump = "import time\nprint('ready', flush=True)\ntime.sleep(60)", pickle.dumps({"entries": []}, 2)
+    for rank in (0, 1):
+        room.start(program, rank=rank, hook=False, **prefixes(room))
+        wait_ready(room, rank)
+    (room.folder / "diagnosis").mkdir(exist_ok=True)
+    (room.folder / "diagnosis" / "nccl_trace_rank_1").write_bytes(dump)
+    begin = time.monotonic()
+    assert take(room, left=True) == ({1: (dump, "file")}, {"0": "it left no dump"})
+    assert time.monotonic() - begin < 3

@@ -22,8 +22,8 @@ from orchestrator.diagnosis.hang import watch as hang_watch
 from orchestrator.diagnosis.hang.watch import HangWatch
 from orchestrator.node import clock
 from orchestrator.phases import answers, stacks
+from orchestrator.phases.hang import dumps, report
 from orchestrator.phases.hang import guard as guard_module
-from orchestrator.phases.hang import report
 from orchestrator.phases.hang.guard import HangGuard, fold_hangs, recall
 from orchestrator.phases.hang.pulse import Pulse, is_own_log
 from orchestrator.phases.reader import NodeReader
@@ -257,7 +257,7 @@ def test_a_recorder_of_an_earlier_moment_tells_nothing_of_this_one() -> None:
     data = base64.b64encode(zlib.compress(b'{"entries": []}')).decode()
     ranks = [{"rank": 0, "data": data}, {"rank": 1, "data": data, "age_s": 90.0}, {"rank": 2, "data": data, "age_s": 5}]
     torn = {"rank": 3, "data": base64.b64encode(b"x").decode()}
-    assert sorted(report.take_dumps({0: {"ranks": [*ranks, torn]}}, 60.0)) == [0, 2]
+    assert sorted(dumps.take_dumps({0: {"ranks": [*ranks, torn]}}, 60.0)) == [0, 2]
 
 
 @pytest.mark.usefixtures("_hurry")

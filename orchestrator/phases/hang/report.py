@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import time
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +19,7 @@ from orchestrator.diagnosis.hang.stacks_node import NodeLook, list_looks, list_s
 from orchestrator.output.hang_text import render_hang
 from orchestrator.output.stacks_text import render_stacks, stacks_document
 from orchestrator.phases.answers import Asked, ask_ahead, ask_nodes, plain, take_answers
+from orchestrator.phases.hang.dumps import take_dumps, write_dumps
 from orchestrator.phases.record import write_json
 from orchestrator.phases.stacks import STACKS_S, look_at_node, write_stacks
 from orchestrator.phases.stacks_tool import carry_tool, find_tool, list_lacking
@@ -40,8 +39,6 @@ REST_S = 20.0
 NATIVE_S = 12.0
 MOST_NATIVE = 4
 MOST_FILES = 4
-MOST_BYTES = 16 << 20
-"""Of one flight recorder, unpacked."""
 
 
 @dataclass
@@ -216,32 +213,6 @@ def keep_answer(folder: Path, op: str, node_rank: int, answer: Mapping[str, Any]
     why = str(answer.get("why") or "")
     if text or why:
         (folder / f"{op}_{node_rank}.txt").write_text(text or f"nothing: {why}\n", "utf-8", "backslashreplace")
-
-
-def take_dumps(answers: Mapping[int, Mapping[str, Any]], silent_s: float) -> dict[int, tuple[str, bytes]]:
-    """Unpack the flight recorders that came: by rank, how a file of it is called and what it holds.
-
-    One that was written before the run fell silent tells of an earlier moment: beside fresh ones it would blame its rank.
-    """
-    dumps: dict[int, tuple[str, bytes]] = {}
-    for raw in itertools.chain.from_iterable(answer.get("ranks") or () for answer in answers.values()):
-        with contextlib.suppress(KeyError, TypeError, ValueError, zlib.error):
-            if float(raw.get("age_s") or 0.0) > silent_s:
-                continue
-            unpack = zlib.decompressobj()
-            data = unpack.decompress(base64.b64decode(raw["data"]), MOST_BYTES)
-            if not unpack.eof:
-                continue
-            dumps[int(raw["rank"])] = ("json" if data.lstrip()[:1] == b"{" else "pickle", data)
-    return dumps
-
-
-def write_dumps(folder: Path, dumps: Mapping[int, tuple[str, bytes]]) -> None:
-    """Keep the flight recorders as they came, for torch's own tools as well."""
-    if dumps:
-        folder.mkdir(exist_ok=True)
-    for rank, (form, data) in dumps.items():
-        (folder / f"rank_{rank:04d}.{form}").write_bytes(data)
 
 
 def make_folder(paths: ExperimentPaths) -> int:

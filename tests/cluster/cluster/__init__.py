@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .launcher import Completed, Launcher
-from .machines import Cluster, open_cluster, start_cluster
+from .machines import Cluster, open_cluster, start_cluster, start_guard
 from .processes import Process
 from .programs import ClusterError, NeedsNamespaces, wait_for
+from .real_gpus import find_smi
 from .sampler import Leak, PsSampler
 from .spec import why_no_namespaces
 
@@ -18,8 +19,10 @@ __all__ = [
     "NeedsNamespaces",
     "Process",
     "PsSampler",
+    "find_smi",
     "open_cluster",
     "start_cluster",
+    "start_guard",
     "wait_for",
     "why_no_namespaces",
 ]

@@ -11,6 +11,7 @@ import sys
 import uuid
 from pathlib import Path
 
+from . import real_gpus
 from .programs import find_program, run
 from .spec import Spec
 
@@ -62,6 +63,9 @@ def write_node(spec: Spec, k: int) -> None:
         script = (HERE / "nvidia_smi.sh").read_text().replace("@FOLDER@", shlex.quote(str(folder)))
         write(folder / "bin" / "nvidia-smi", script, 0o755)
         write(folder / "gpus.csv", gpus_text(spec, k))
+    own = dict(spec.shares).get(k)
+    if own is not None:
+        write(folder / "bin" / "nvidia-smi", real_gpus.smi_text(real_gpus.find_smi(), own), 0o755)
     if spec.namespaces:
         write_identity(spec, k)
         write(folder / "mounts", mounts_text(spec, k))
@@ -146,7 +150,7 @@ def sshd_text(spec: Spec, k: int) -> str:
     lines += ["PasswordAuthentication no", "KbdInteractiveAuthentication no", "MaxStartups 100", "AcceptEnv LANG LC_*"]
     lines += ["Subsystem sftp internal-sftp"]
     if spec.namespaces:
-        lines += [f"SetEnv PATH={path}"]
+        lines += [" ".join([f"SetEnv PATH={path}", *real_gpus.session_words(spec, k)])]
     else:
         # The login chdirs to the user's real HOME before SetEnv counts, so the command goes to the node's own first.
         lines += [f"ListenAddress {spec.address(k)}", f"SetEnv PATH={path} HOME={spec.home_on_node(k)}"]

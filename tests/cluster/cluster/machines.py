@@ -64,6 +64,11 @@ class Cluster:
         """First process of node k, as the launch host counts."""
         return self._pids[k][0]
 
+    @property
+    def pids(self) -> life.Pids:
+        """What the nodes are to this machine."""
+        return self._pids
+
     def alive(self, k: int) -> bool:
         """Node k has not been powered off."""
         return start_ticks(self._pids[k][0]) == self._pids[k][1]
@@ -230,6 +235,7 @@ def start_cluster(
     nodes: int,
     *,
     gpus: int = 0,
+    shares: Mapping[int, str] | None = None,
     shared_home: Sequence[int] = (),
     shared: Mapping[str, Sequence[int]] | None = None,
     cpus: Mapping[int, float] | None = None,
@@ -244,6 +250,7 @@ def start_cluster(
     Args:
         nodes: how many
         gpus: how many each node's stand-in nvidia-smi shows; 0: there is none
+        shares: node → the real GPUs of this machine that it has, by their numbers: "0,1"
         shared_home: nodes that have one HOME folder
         shared: path → the nodes that share the folder; with 0 among them it is the launch host's own folder of that path
         cpus: node → cores, or a part of one
@@ -255,8 +262,8 @@ def start_cluster(
     """
     if namespaces is None:
         namespaces = not why_no_namespaces()
-    if not namespaces and (shared or cpus):
-        raise NeedsNamespaces("folders shared by path and shares of the processor need namespaces")
+    if not namespaces and (shared or cpus or shares):
+        raise NeedsNamespaces("folders shared by path and shares of processor or GPUs need namespaces")
     octet, state = reserve_state(tag)
     guard = None if tag else start_guard(state)
     spec = Spec(
@@ -267,6 +274,7 @@ def start_cluster(
         prefix=prefix,
         base_prefix=base_prefix,
         gpus=gpus,
+        shares=tuple((shares or {}).items()),
         shared_home=tuple(shared_home),
         shared=tuple((path, tuple(group)) for path, group in (shared or {}).items()),
         cpus=tuple((cpus or {}).items()),

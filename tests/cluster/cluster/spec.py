@@ -34,6 +34,8 @@ class Spec:
     base_prefix: str = sys.base_prefix
     gpus: int = 0
     gpu_model: str = "NVIDIA H100 80GB HBM3"
+    shares: tuple[tuple[int, str], ...] = ()
+    """Nodes that have some of this machine's real GPUs, by their numbers: "0,1"."""
     shared_home: tuple[int, ...] = ()
     """Nodes with one HOME folder."""
     shared: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -135,6 +137,7 @@ def read_state(state: Path) -> tuple[Spec, dict[int, tuple[int, int, int]]]:
     for key in ("shared_home", "sshd_options"):
         values[key] = tuple(values[key])
     values["cpus"] = tuple((k, part) for k, part in values["cpus"])
+    values["shares"] = tuple((k, own) for k, own in values["shares"])
     values["shared"] = tuple((path, tuple(nodes)) for path, nodes in values["shared"])
     return Spec(**values), {int(k): (value[0], value[1], value[2]) for k, value in saved["pids"].items()}
 

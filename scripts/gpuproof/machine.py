@@ -1,0 +1,64 @@
+"""What the figures depend on: the cards and how the nodes share them, the driver, the versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .nodes import Bed
+
+ASK_TORCH = (
+    "import json, torch; n = torch.cuda.nccl.version() if torch.cuda.is_available() else (); "
+    "print(json.dumps([torch.__version__, torch.version.cuda or '', '.'.join(map(str, n))]))"
+)
+FOLDERS = "/usr/bin:/usr/local/bin:/usr/local/nvidia/bin"
+
+
+def ask_smi(fields: str) -> list[list[str]]:
+    """Ask this machine's nvidia-smi for fields of every GPU; nothing where there is none."""
+    smi = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=FOLDERS)
+    if not smi:
+        return []
+    words = [smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
+    return (
+        [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()] if not done.returncode else []
+    )
+
+
+def read_memory() -> dict[str, int]:
+    """MiB in use on each GPU, by its number."""
+    return {index: int(used) for index, used in ask_smi("index,memory.used")}
+
+
+def read_machine(bed: Bed) -> dict[str, Any]:
+    """The cards, the processors, and what each node has of them."""
+    gpus = ask_smi("name,memory.total,driver_version")
+    kib = int(next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line).split()[1])
+    shares = [bed.say(node, 'echo "${CUDA_VISIBLE_DEVICES-}"').strip() for node in bed.nodes]
+    return {
+        "gpus": [name for name, *_ in gpus],
+        "gpu_memory_mib": [int(total) for _, total, _ in gpus],
+        "driver": gpus[0][2] if gpus else "",
+        "nodes": shares,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(kib / 1024**2),
+        "kernel": platform.release(),
+    }
+
+
+def read_versions(bed: Bed) -> dict[str, str]:
+    """Every program that takes part, by its own word."""
+    python = bed.nodes[0].python or "python3"
+    torch, cuda, nccl = json.loads(bed.say(bed.nodes[0], f'{python} -c "{ASK_TORCH}"'))
+    try:
+        own = version("aorta-launch")
+    except PackageNotFoundError:
+        own = "of this folder"
+    return {"aorta-launch": own, "Python": platform.python_version(), "torch": torch, "CUDA": cuda, "NCCL": nccl}

@@ -1,0 +1,248 @@
+"""docs/gpu-results.md, made from the figures in docs/gpu-results/ by scripts/gpu_proof --page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmark.table import render_rows
+
+from . import PROJECT, collectives, training
+from .results import Results, Row, middle, read_results
+
+PAGE = PROJECT / "docs" / "gpu-results.md"
+FIGURES = PROJECT / "docs" / "gpu-results"
+PARTS = ("training", "collectives", "faults")
+LEAST_RATIO, MOST_RATIO = 0.99, 1.01
+INTRO = """# On real GPUs
+
+What was measured on nodes with GPUs, and what was not. This page is made by `scripts/gpu_proof --page` from the figures in [gpu-results/](gpu-results), where
+every single one stands. The nodes are made out of one machine by `scripts/gpu_cluster` ([rehearsal.md](rehearsal.md)): between two of them NCCL goes through
+sockets over a bridge in memory. The figures say that things work, and what the launcher adds to a training; they say nothing of the speed of a real network.
+
+To repeat it, as root on a machine with GPUs (`--share` where there are fewer GPUs than nodes):
+
+    scripts/gpu_cluster 2 --detach
+    scripts/gpu_proof --nodes /tmp/agpu/nodes.txt --out docs/gpu-results
+    scripts/gpu_proof --page
+    scripts/gpu_cluster --down
+"""
+TRAINING = """## Training, beside torchrun by hand
+
+`config/gpt_small.yaml` (a GPT of 12 blocks, 768 wide, bf16, 16 sequences of 512 tokens on each rank) through `scripts/train.py`, started by `aorta-launch` and by
+hand: `ssh` to each node, and there `python -m torch.distributed.run --nnodes … --node-rank … --master-addr … scripts/train.py`. Both run the same file of the same
+config in pairs, in alternating order. A step's time is the median of a run's steps after the first ones; the ratio is the median of the pairs' ratios, in brackets
+the least and the most. It must be 1.00 ± 0.01: once the ranks run, the launcher costs the training nothing.
+"""
+COLLECTIVES = """## Collectives
+
+`aorta-launch check --level 1` against an all-reduce with torch alone, started by hand over the same nodes; medians over the pairs.
+"""
+FAULTS = """## Failures
+
+Each was brought about on the nodes above; what is quoted is what the run's record or the check said.
+"""
+KINDS = {
+    "oom": "A rank runs out of GPU memory",
+    "hang": "A rank hangs in a collective",
+    "kill": "A rank is killed",
+    "interface": "A wrong NCCL_SOCKET_IFNAME",
+    "busy": "A GPU is in use",
+}
+EACH = 2
+"""Ranks on a node that hybrid_shard needs to shard anything inside of it."""
+
+
+def read_all(folder: Path = FIGURES) -> dict[str, Results]:
+    """Part → what was measured of it."""
+    found = [read_results(path) for path in sorted(folder.glob("*.json"))]
+    return {results.part: results for results in found}
+
+
+def build_page(found: dict[str, Results]) -> str:
+    """The whole page."""
+    sections = [INTRO, "## What was not measured\n", *(f"- {line}" for line in list_missing(found)), ""]
+    renders = {"training": render_training, "collectives": render_collectives, "faults": render_faults}
+    for part in PARTS:
+        if part in found:
+            sections += [*renders[part](found[part]), render_origin(found[part])]
+    return "\n".join(sections)
+
+
+def list_missing(found: dict[str, Results]) -> list[str]:
+    """What this page should show and does not, by what the figures were measured on."""
+    missing = [f"{part}: nothing." for part in PARTS if part not in found]
+    for part in (found[part] for part in PARTS if part in found):
+        gpus = part.machine["gpus"]
+        if is_shared(part):
+            missing.append(
+                f"{part.part}: every node with a GPU of its own. {len(part.machine['nodes'])} nodes had one {gpus[0] if gpus else 'machine'} between "
+                "them, and their ranks took turns on it."
+            )
+    if "training" in found:
+        rows = found["training"].rows
+        seen = {row["case"] for row in rows}
+        missing += [f"training: {case.label}." for case in training.list_cases() if case.label not in seen]
+        if found["training"].machine["nodes"] and all(
+            count_gpus(one) < EACH for one in found["training"].machine["nodes"]
+        ):
+            missing.append(
+                "training: two GPUs on each node (a machine with four). hybrid_shard had one rank a node: replicas alone, no shards."
+            )
+    if "faults" in found:
+        seen = {row["case"] for row in found["faults"].rows}
+        missing += [f"failures: {KINDS[kind][0].lower()}{KINDS[kind][1:]}." for kind in KINDS if kind not in seen]
+    cards = {name for part in found.values() for name in part.machine["gpus"]}
+    if not any("H100" in name for name in cards):
+        missing.append(f"H100: every figure is of {', '.join(sorted(cards)) or 'no GPU'}.")
+    missing.append("Nodes that are machines of their own, InfiniBand and RoCE.")
+    return missing
+
+
+def count_gpus(own: str) -> int:
+    """How many GPUs a node has."""
+    return len(own.split(",")) if own else 0
+
+
+def is_shared(results: Results) -> bool:
+    """Some nodes have the same GPU, or none."""
+    numbers = [number for own in results.machine["nodes"] for number in own.split(",")]
+    return len(set(numbers)) < len(numbers) or "" in numbers
+
+
+def render_training(results: Results) -> list[str]:
+    """Ratios first."""
+    rows: list[tuple[str, ...]] = [
+        (
+            "case",
+            "pairs",
+            "aorta-launch ÷ by hand",
+            "1.00 ± 0.01",
+            "step by hand",
+            "step",
+            "tokens/s of rank 0",
+            "loss from → to",
+            "by hand",
+        ),
+    ]
+    for case in dict.fromkeys(row["case"] for row in results.rows):
+        ours, by_hand = (pick(results.rows, case, tool) for tool in (training.OURS, training.BY_HAND))
+        ratios = [mine["step_ms"] / other["step_ms"] for mine, other in zip(ours, by_hand, strict=False)]
+        if not ratios:
+            continue
+        ratio = middle(ratios)
+        rows.append(
+            (
+                case,
+                str(len(ratios)),
+                f"{ratio:.4f} ({min(ratios):.4f} to {max(ratios):.4f})",
+                "yes" if LEAST_RATIO <= ratio <= MOST_RATIO else "**no**",
+                f"{middle([row['step_ms'] for row in by_hand]):.1f} ms",
+                f"{middle([row['step_ms'] for row in ours]):.1f} ms",
+                f"{middle([row['tokens_per_s'] for row in ours]):,.0f}",
+                render_loss(ours),
+                render_loss(by_hand),
+            )
+        )
+    starts = [
+        f"{tool} {middle([row['seconds'] for row in results.rows if row['tool'] == tool]):.1f} s"
+        for tool in (training.OURS, training.BY_HAND)
+        if any(row["tool"] == tool for row in results.rows)
+    ]
+    counted = sorted({len(row["steps"]) for row in results.rows})
+    words = " or ".join(map(str, counted))
+    return [
+        TRAINING,
+        render_rows(rows),
+        "",
+        f"{words} steps of each run count. The whole command, with check, push, start and the collecting of outputs: {', '.join(starts)} (median).",
+        "",
+    ]
+
+
+def render_loss(rows: Sequence[Row]) -> str:
+    """The first and the last loss of the first run."""
+    first, last = rows[0]["loss"]
+    return f"{first:.3f} → {last:.3f}"
+
+
+def pick(rows: Sequence[Row], case: str, tool: str) -> list[Row]:
+    """The rows of one tool, in the order of the pairs."""
+    return sorted((row for row in rows if (row["case"], row["tool"]) == (case, tool)), key=lambda row: row["pair"])
+
+
+def render_collectives(results: Results) -> list[str]:
+    """A line a size."""
+    rows: list[tuple[str, ...]] = [
+        ("bytes", "time, check", "time, by hand", "busbw, check", "busbw, by hand", "check ÷ by hand")
+    ]
+    for size in dict.fromkeys(row["bytes"] for row in results.rows):
+        of_size = [row for row in results.rows if row["bytes"] == size]
+        ours, by_hand = (pick(of_size, "all_reduce", tool) for tool in (collectives.OURS, collectives.BY_HAND))
+        if not ours or not by_hand:
+            continue
+        times = [middle([row["us"] for row in group]) for group in (ours, by_hand)]
+        widths = [middle([row["busbw_gb_s"] for row in group]) for group in (ours, by_hand)]
+        ratio = middle([mine["us"] / other["us"] for mine, other in zip(ours, by_hand, strict=False)])
+        rows.append(
+            (
+                f"{size:,}",
+                *(f"{us:,.0f} µs" for us in times),
+                *(f"{width:.3f} GB/s" for width in widths),
+                f"{ratio:.2f}",
+            )
+        )
+    networks = sorted({row["transport"] for row in results.rows if row.get("transport")})
+    told = f"NCCL took: {', '.join(networks)}. " if networks else ""
+    pairs = len({row["pair"] for row in results.rows})
+    return [COLLECTIVES, render_rows(rows), "", f"{told}{pairs} pairs.", ""]
+
+
+def render_faults(results: Results) -> list[str]:
+    """A paragraph a fault."""
+    lines = [FAULTS]
+    for row in results.rows:
+        lines += [
+            f"**{KINDS[row['case']]}** ({'as it must be' if row['right'] else '**not as it must be**'}): {row['happened']}.",
+            "",
+        ]
+        told = [f"- exit code {row['exit_code']}" + (f"; `{row['cause']}`" if row["cause"] else "")]
+        if row["named"]["rank"] is not None:
+            told.append(
+                f"- named: rank {row['named']['rank']} on node {row['named']['node_rank']} ({row['family']}, {row['confidence']})"
+            )
+        told += [f"- `{line}`" for line in row.get("said", ())]
+        if row.get("asked"):
+            told.append(f"- asked for: `{row['asked']}`")
+        if row.get("flight_recorders"):
+            told.append(f"- flight recorders kept: {', '.join(f'`{name}`' for name in row['flight_recorders'])}")
+        if row.get("memory_before_mib"):
+            told += [
+                f"- GPU {index}: {before} MiB before, {row['memory_most_mib'][index]} MiB at most, {row['memory_after_mib'][index]} MiB after"
+                for index, before in row["memory_before_mib"].items()
+            ]
+            told.append(f"- from the death of the rank to the memory as before: {row['seconds_to_base']} s")
+        lines += [*told, ""]
+    return lines
+
+
+def render_origin(results: Results) -> str:
+    """When, by what and on what."""
+    machine = results.machine
+    gpus = [f"{machine['gpus'].count(name)} {name}" for name in dict.fromkeys(machine["gpus"])]
+    shares = ", ".join(
+        f"node {rank}: GPU {own}" if own else f"node {rank}: none" for rank, own in enumerate(machine["nodes"])
+    )
+    versions = ", ".join(f"{name} {number}" for name, number in results.versions.items() if number)
+    memory = f" with {machine['gpu_memory_mib'][0]} MiB each, driver {machine['driver']}" if gpus else ""
+    commands = ", ".join(f"`{command}`" for command in results.commands)
+    return (
+        f"Measured {results.made} by {commands} on {', '.join(gpus) or 'no GPU'}{memory} ({shares}); {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, Linux {machine['kernel']}; {versions}.\n"
+    )
+
+
+def write_page() -> None:
+    """Write the page."""
+    PAGE.write_text(build_page(read_all()))
+    print(PAGE)
