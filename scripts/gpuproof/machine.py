@@ -7,10 +7,11 @@ import os
 import platform
 import shutil
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+import tomllib
 from pathlib import Path
 from typing import Any
 
+from . import PROJECT
 from .nodes import Bed
 
 ASK_TORCH = (
@@ -57,8 +58,5 @@ def read_versions(bed: Bed) -> dict[str, str]:
     """Every program that takes part, by its own word."""
     python = bed.nodes[0].python or "python3"
     torch, cuda, nccl = json.loads(bed.say(bed.nodes[0], f'{python} -c "{ASK_TORCH}"'))
-    try:
-        own = version("aorta-launch")
-    except PackageNotFoundError:
-        own = "of this folder"
+    own = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
     return {"aorta-launch": own, "Python": platform.python_version(), "torch": torch, "CUDA": cuda, "NCCL": nccl}

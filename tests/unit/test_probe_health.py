@@ -258,6 +258,15 @@ def test_two_h200_as_they_were_captured() -> None:
     assert driver == "580.159.04"
 
 
+def test_one_h200_without_nvlink_as_it_was_captured() -> None:
+    (gpu,) = smi_health.parse_nvidia_health(read("nvidia_h200_alone_health.xml"))
+    assert pick(gpu, "index", "model", "architecture", "pci") == (0, "NVIDIA H200", "Hopper", "0000:00:06.0")
+    assert pick(gpu, "fabric_state", "fabric_status", "throttle", "ecc_uncorrected") == ("", "", [], 0)
+    assert pick(gpu, "pcie_width", "pcie_width_most", "power_limit_w", "power_default_w") == (16, 16, 700, 700)
+    # Its nvlink -s ends well and says nothing.
+    assert smi_health.parse_nvlinks("") == {}
+
+
 def test_links_and_module_of_two_h200_as_they_were_captured() -> None:
     links = smi_health.parse_nvlinks(read("nvidia_h200_nvlink.txt"))
     assert links["GPU-00000000-0000-4000-8000-000000000001"] == links["GPU-00000000-0000-4000-8000-000000000000"]

@@ -36,6 +36,14 @@ def test_nvidia_busy() -> None:
     assert app["uuid"] == gpus[0]["uuid"]
 
 
+def test_an_h200_that_a_program_has_just_begun_to_use() -> None:
+    gpus, driver = smi.parse_nvidia_gpus(read("nvidia_h200_busy_gpus.csv"))
+    (app,) = smi.parse_nvidia_apps(read("nvidia_h200_busy_apps.csv"))
+    # The card holds more than the program by what the driver takes for it.
+    assert (gpus[0]["memory_used_mib"], app["used_mib"], driver) == (39, 14, "580.159.04")
+    assert (app["pid"], app["uuid"]) == (723, gpus[0]["uuid"])
+
+
 def test_what_the_driver_withholds_is_none() -> None:
     gpus, _ = smi.parse_nvidia_gpus(read("nvidia_not_available_gpus.csv"))
     assert [gpu["memory_used_mib"] for gpu in gpus] == [None, None]

@@ -1,0 +1,95 @@
+"""docs/gpu-results.md says what the figures beside it say, and names what was not measured; scripts/gpu_proof --page writes it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT / "scripts"))
+
+from gpuproof import training  # noqa: E402 - found by the line above
+from gpuproof.page import PAGE, PARTS, build_page, list_missing, read_all  # noqa: E402
+from gpuproof.results import Results, read_results, write_results  # noqa: E402
+
+FOUND = read_all()
+
+
+def test_the_page_is_made_from_the_figures() -> None:
+    assert PAGE.read_text() == build_page(FOUND), "scripts/gpu_proof --page"
+    assert set(FOUND) == set(PARTS)
+
+
+def test_what_was_not_measured_is_told() -> None:
+    assert list_missing({})[:3] == [f"{part}: nothing." for part in PARTS]
+    two = {
+        part: replace(
+            results, machine={**results.machine, "gpus": ["NVIDIA H100 80GB HBM3"] * 4, "nodes": ["0,1", "2,3"]}
+        )
+        for part, results in FOUND.items()
+    }
+    told = "\n".join(list_missing(two))
+    assert "of its own" not in told
+    assert "two GPUs on each node" not in told
+    assert "H100" not in told
+    one = {"training": replace(FOUND["training"], rows=FOUND["training"].rows[:2])}
+    assert "training: full_shard_compiled." in list_missing(one)
+    assert [line for line in list_missing(one) if line.startswith("training: every node")]
+
+
+def test_a_ratio_that_is_not_what_it_must_be_is_told() -> None:
+    row = {"case": "ddp", "tokens_per_s": 1, "loss": [2.0, 1.0], "seconds": 1.0, "steps": [1.0]}
+
+    def page(ours: float) -> str:
+        pair = [{"tool": training.OURS, "step_ms": ours}, {"tool": training.BY_HAND, "step_ms": 100.0}]
+        rows = tuple({**row, "pair": 1, **one} for one in pair)
+        return build_page({"training": replace(FOUND["training"], rows=rows)})
+
+    assert "| 1.005 (1.005 to 1.005) | yes " in page(100.5)
+    assert "| 1.020 (1.020 to 1.020) | **no** " in page(102.0)
+
+
+def test_figures_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    for results in FOUND.values():
+        assert read_results(write_results(results, tmp_path)) == results
+
+
+def test_steps_to_warm_up_do_not_count() -> None:
+    lines = [
+        {"step": n, "step_ms": ms, "tokens_per_s": 1000 / ms, "loss": 9.0 - n}
+        for n, ms in enumerate([900.0, 10, 30, 20])
+    ]
+    row = training.build_row(
+        training.list_cases()[0], training.OURS, 1, 5.0, [*lines, {"step": 4, "held_out_loss": 3.5}], 1
+    )
+    assert (row["step_ms"], row["loss"], row["steps"]) == (20, [9.0, 6.0], [10, 30, 20])
+    with pytest.raises(RuntimeError, match="warm up"):
+        training.build_row(training.list_cases()[0], training.OURS, 1, 5.0, lines, 4)
+
+
+def test_every_case_is_a_config_that_the_training_script_takes(tmp_path: Path) -> None:
+
+    from workload.config import read_config  # noqa: PLC0415 - found by the path above
+
+    for case in training.list_cases():
+        path = tmp_path / f"{case.label}.yaml"
+        path.write_text(yaml.safe_dump(training.build_config(case, 40, small=False), sort_keys=False))
+        config = read_config(path)
+        assert config.compile.enabled == case.compiled
+        assert config.training.mixed_precision == "bf16"
+        assert config.distributed.mode == ("ddp" if case.name == "ddp" else "fsdp")
+
+
+def test_the_kept_results_have_every_case_with_both_tools() -> None:
+    results: Results = FOUND["training"]
+    for case in training.list_cases():
+        pairs = [
+            {row["pair"] for row in results.rows if (row["case"], row["tool"]) == (case.label, tool)}
+            for tool in (training.OURS, training.BY_HAND)
+        ]
+        assert pairs[0] == pairs[1]
+        assert len(pairs[0]) >= 2
