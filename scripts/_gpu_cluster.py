@@ -22,7 +22,8 @@ from cluster import (  # found by the path that _local_cluster sets
     why_no_namespaces,
 )
 
-STATE = Path("/tmp/agpu")  # noqa: S108 - short, because a unix socket's path has 107 bytes; made with mkdir, never reused
+STATE = Path("/tmp", os.environ.get("AORTA_GPU_CLUSTER") or "agpu")  # noqa: S108 - short, because a unix socket's path has 107 bytes; made with mkdir, never reused
+"""Where the nodes lie, by another name when tests of two checkouts run at once."""
 NODE_LIST = STATE / "nodes.txt"
 PROGRAM = "scripts/gpu_cluster"
 MOST = 200

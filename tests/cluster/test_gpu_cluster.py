@@ -17,7 +17,8 @@ from test_readme import BLOCK, PROJECT, words_of
 pytestmark = pytest.mark.namespaces
 PAGE = PROJECT / "docs" / "rehearsal.md"
 SCRIPT = PROJECT / "scripts" / "gpu_cluster"
-STATE = Path("/tmp/agpu")
+STATE = Path("/tmp", f"agp{os.getpid() % 10**6}")
+"""Of this process's own: tests of two checkouts may run at once."""
 DRIVER = """#!/bin/sh
 echo "$*" >>@CALLS@
 only=0,1,2,3
@@ -35,11 +36,18 @@ esac
 
 
 def run_script(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, SCRIPT, *words], cwd=cwd, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, SCRIPT, *words], cwd=cwd, env=environ(), capture_output=True, text=True, timeout=60
+    )
+
+
+def environ() -> dict[str, str]:
+    return {**os.environ, "AORTA_GPU_CLUSTER": STATE.name}
 
 
 def plain(text: str) -> list[str]:
     """Take out what differs from machine to machine: the net, the number of GPUs, the place of the launcher."""
+    text = text.replace(str(STATE), "/tmp/agpu")
     text = re.sub(r"10\.\d+\.0\.", "10.98.0.", text)
     text = re.sub(r"  GPU [\d,]+$", "", text, flags=re.MULTILINE)
     text = re.sub(r"^No GPU here.*\n", "", text, flags=re.MULTILINE)
@@ -70,7 +78,9 @@ def test_the_commands_of_the_page_are_run_in_its_order(tmp_path: Path) -> None:
                 assert ended.returncode == 0, ended.stderr
                 assert plain(ended.stdout) == plain(block["shown"])
             else:
-                done = open_cluster(STATE).run_on_launch_host(words_of(block["command"]), cwd=tmp_path, timeout_s=100)
+                done = open_cluster(STATE).run_on_launch_host(
+                    words_of(block["command"].replace("/tmp/agpu", str(STATE))), cwd=tmp_path, timeout_s=100
+                )
                 assert done.exit_code == 0, done
     finally:
         run_script("--down", cwd=tmp_path)
@@ -80,7 +90,12 @@ def test_the_commands_of_the_page_are_run_in_its_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["ctrl-c", "down", "kill"])
 def test_however_it_ends_nothing_is_left(end: str, tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, SCRIPT, "2"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, SCRIPT, "2"],
+        cwd=tmp_path,
+        env=environ(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as script:
         assert script.stdout is not None
         # The last line comes when it waits.
