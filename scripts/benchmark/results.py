@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from .bench import Series
 
@@ -39,10 +40,15 @@ class Results:
 
 def write_results(results: Results, path: Path) -> None:
     """Write a file with one line a series, which a diff can show."""
-    head = {"schema": SCHEMA, **asdict(results)}
-    lines = [json.dumps(series) for series in head.pop("series")]
+    path.write_text(render_lines({"schema": SCHEMA, **asdict(results)}, "series"))
+
+
+def render_lines(document: Mapping[str, Any], key: str) -> str:
+    """Write a document as JSON; what stands under the key comes last, with one line for each."""
+    head = {name: value for name, value in document.items() if name != key}
     text = json.dumps(head, indent=1).removesuffix("\n}")
-    path.write_text(text + ',\n "series": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n")
+    lines = [json.dumps(one) for one in document[key]]
+    return f'{text},\n "{key}": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
 
 
 def read_results(path: Path) -> Results:

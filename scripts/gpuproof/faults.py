@@ -6,7 +6,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -53,17 +53,21 @@ class MemorySamples:
         """Wait until every GPU is where it was before; give the moment, None when that did not come."""
         end = time.time() + BACK_S
         while time.time() < end:
-            for moment, used in reversed(self.seen[-1:]):
-                if all(used[index] <= mib + MARGIN_MIB for index, mib in self.base.items()):
-                    return self.first_back(moment)
+            moment, used = self.seen[-1] if self.seen else (0.0, None)
+            if used is not None and self.is_at_base(used):
+                return self.first_back(moment)
             time.sleep(SAMPLE_S)
         return None
+
+    def is_at_base(self, used: Mapping[str, int]) -> bool:
+        """Every GPU is where it was before."""
+        return all(used[index] <= mib + MARGIN_MIB for index, mib in self.base.items())
 
     def first_back(self, until: float) -> float:
         """The first sample of the last stretch of samples that are at the base."""
         moment = until
         for when, used in reversed(self.seen):
-            if not all(used[index] <= mib + MARGIN_MIB for index, mib in self.base.items()):
+            if not self.is_at_base(used):
                 break
             moment = when
         return moment
@@ -71,20 +75,8 @@ class MemorySamples:
 
 def measure_faults(bed: Bed, wanted: Iterable[str]) -> Iterable[Row]:
     """Bring about every fault that is asked for."""
-    table: dict[str, Callable[[Bed], Row]] = {
-        "oom": run_out_of_memory,
-        "hang": hang_in_a_collective,
-        "kill": kill_a_rank,
-        "interface": name_a_wrong_interface,
-        "busy": find_a_gpu_busy,
-    }
     for name in wanted:
-        yield {"case": name, **table[name](bed)}
-
-
-def list_faults() -> list[str]:
-    """Their names."""
-    return ["oom", "hang", "kill", "interface", "busy"]
+        yield {"case": name, **FAULTS[name](bed)}
 
 
 def last_rank(bed: Bed) -> int:
@@ -119,11 +111,8 @@ def run_out_of_memory(bed: Bed) -> Row:
     """A rank asks for more than its card has."""
     done = break_by(bed, "oom")
     said = done.stdout + done.stderr
-    asked = re.search(r"[Tt]ried to allocate [\d.]+ [KMGT]iB", done.verdict["cause"]) or re.search(
-        r"[Tt]ried to allocate [\d.]+ [KMGT]iB", said
-    )
-    named = (done.verdict.get("first_failure") or {}).get("rank")
-    right = "CUDA out of memory" in said and named == last_rank(bed) and asked is not None
+    asked = re.search(r"[Tt]ried to allocate [\d.]+ [KMGT]iB", f"{done.verdict['cause']}\n{said}")
+    right = "CUDA out of memory" in said and done.named_rank == last_rank(bed) and asked is not None
     return build_row(
         done,
         happened=f"rank {last_rank(bed)} asks for 1000 GiB",
@@ -138,7 +127,7 @@ def hang_in_a_collective(bed: Bed) -> Row:
     assert done.experiment is not None
     diagnosis = done.experiment / "diagnosis"
     recorders = sorted(path.name for path in diagnosis.rglob("*") if path.is_file() and is_recorder(path))
-    named = (done.verdict.get("first_failure") or {}).get("rank")
+    named = done.named_rank
     ranks = done.verdict.get("ranks") or ([] if named is None else [named])
     evidence = [str(one.get("file") or one.get("where") or "") for one in done.verdict.get("evidence", [])]
     return build_row(
@@ -164,7 +153,6 @@ def kill_a_rank(bed: Bed) -> Row:
     died = next(
         (float(found[1]) for text in texts if (found := re.search(r"^died at ([\d.]+)$", text, re.MULTILINE))), None
     )
-    named = (done.verdict.get("first_failure") or {}).get("rank")
     seen: Row = {
         "memory_before_mib": samples.base,
         "memory_most_mib": samples.most,
@@ -172,7 +160,7 @@ def kill_a_rank(bed: Bed) -> Row:
         "seconds_to_base": None if back is None or died is None else round(max(0.0, back - died), 1),
         "gpus_held": done.verdict.get("gpus_held"),
     }
-    right = named == last_rank(bed) and back is not None and not seen["gpus_held"]
+    right = done.named_rank == last_rank(bed) and back is not None and not seen["gpus_held"]
     return build_row(done, happened=f"SIGKILL ends rank {last_rank(bed)}", seen=seen, right=right)
 
 
@@ -208,3 +196,12 @@ def find_lines(done: Launched, word: str) -> list[str]:
     """The lines of what was said that hold a word."""
     lines = [re.sub(r"\s+", " ", line).strip() for line in (done.stderr + "\n" + done.stdout).splitlines()]
     return [line for line in lines if word in line][:4]
+
+
+FAULTS: dict[str, Callable[[Bed], Row]] = {
+    "oom": run_out_of_memory,
+    "hang": hang_in_a_collective,
+    "kill": kill_a_rank,
+    "interface": name_a_wrong_interface,
+    "busy": find_a_gpu_busy,
+}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from cluster import find_smi  # found by the path that benchmark sets
 
 from . import PROJECT
 from .nodes import Bed
@@ -18,12 +19,11 @@ ASK_TORCH = (
     "import json, torch; n = torch.cuda.nccl.version() if torch.cuda.is_available() else (); "
     "print(json.dumps([torch.__version__, torch.version.cuda or '', '.'.join(map(str, n))]))"
 )
-FOLDERS = "/usr/bin:/usr/local/bin:/usr/local/nvidia/bin"
 
 
 def ask_smi(fields: str) -> list[list[str]]:
     """Ask this machine's nvidia-smi for fields of every GPU; nothing where there is none."""
-    smi = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=FOLDERS)
+    smi = find_smi()
     if not smi:
         return []
     words = [smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ class Launched:
             return {}
         found: dict[str, Any] = json.loads((self.experiment / "run.json").read_text()).get("verdict") or {}
         return found
+
+    @property
+    def named_rank(self) -> int | None:
+        """The rank that is said to have failed first."""
+        return (self.verdict.get("first_failure") or {}).get("rank")
 
     @property
     def experiment_started(self) -> bool:
@@ -141,9 +147,11 @@ class Bed:
 
     def processes(self, node: Node) -> int:
         """How many ranks a node gets: one for each of its GPUs, one where there is none."""
-        if not hasattr(self, "_counts"):
-            self._counts = {one.name: self._count(one) for one in self.nodes}
         return self._counts[node.name]
+
+    @cached_property
+    def _counts(self) -> dict[str, int]:
+        return {node.name: self._count(node) for node in self.nodes}
 
     def _count(self, node: Node) -> int:
         listed = self.say(node, "nvidia-smi -L 2>/dev/null || true")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from benchmark.table import render_rows
 
 from . import PROJECT, collectives, training
-from .results import Results, Row, middle, read_results
+from .results import Results, Row, read_results
 
 PAGE = PROJECT / "docs" / "gpu-results.md"
 FIGURES = PROJECT / "docs" / "gpu-results"
@@ -138,7 +139,7 @@ def render_training(results: Results) -> list[str]:
             rows.append(render_case(case, found, ours, by_hand))
     rows.append(("all of them", str(len(ratios)), *judge_ratios(ratios), *[""] * (len(rows[0]) - 5)))
     starts = [
-        f"{tool} {middle([row['seconds'] for row in results.rows if row['tool'] == tool]):.1f} s"
+        f"{tool} {median([row['seconds'] for row in results.rows if row['tool'] == tool]):.1f} s"
         for tool in (training.OURS, training.BY_HAND)
         if any(row["tool"] == tool for row in results.rows)
     ]
@@ -159,9 +160,9 @@ def render_case(case: str, ratios: Sequence[float], ours: Sequence[Row], by_hand
         str(len(ratios)),
         *judge_ratios(ratios),
         f"{100 * spread(by_hand):.1f} %",
-        f"{middle([row['step_ms'] for row in by_hand]):.1f} ms",
-        f"{middle([row['step_ms'] for row in ours]):.1f} ms",
-        f"{middle([row['tokens_per_s'] for row in ours]):,.0f}",
+        f"{median([row['step_ms'] for row in by_hand]):.1f} ms",
+        f"{median([row['step_ms'] for row in ours]):.1f} ms",
+        f"{median([row['tokens_per_s'] for row in ours]):,.0f}",
         render_loss(ours),
         render_loss(by_hand),
     )
@@ -174,7 +175,7 @@ def read_ratios(ours: Sequence[Row], by_hand: Sequence[Row]) -> list[float]:
 
 def judge_ratios(ratios: Sequence[float]) -> tuple[str, str, str]:
     """The median with the least and the most, whether it is what it must be, and in how many pairs it is above 1."""
-    ratio = middle(ratios)
+    ratio = median(ratios)
     shown = f"{ratio:.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
     slower = f"{sum(one > 1 for one in ratios)} of {len(ratios)}"
     return shown, "yes" if LEAST_RATIO <= ratio <= MOST_RATIO else "**no**", slower
@@ -207,9 +208,9 @@ def render_collectives(results: Results) -> list[str]:
         ours, by_hand = (pick(of_size, "all_reduce", tool) for tool in (collectives.OURS, collectives.BY_HAND))
         if not ours or not by_hand:
             continue
-        times = [middle([row["us"] for row in group]) for group in (ours, by_hand)]
-        widths = [middle([row["busbw_gb_s"] for row in group]) for group in (ours, by_hand)]
-        ratio = middle([mine["us"] / other["us"] for mine, other in zip(ours, by_hand, strict=False)])
+        times = [median([row["us"] for row in group]) for group in (ours, by_hand)]
+        widths = [median([row["busbw_gb_s"] for row in group]) for group in (ours, by_hand)]
+        ratio = median([mine["us"] / other["us"] for mine, other in zip(ours, by_hand, strict=False)])
         rows.append(
             (
                 f"{size:,}",

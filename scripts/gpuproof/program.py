@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .collectives import measure_collectives
-from .faults import list_faults, measure_faults
+from .faults import FAULTS, measure_faults
 from .machine import read_machine, read_versions
 from .nodes import Bed
 from .results import ProofError, Results, Row, read_results, write_results
@@ -115,7 +115,7 @@ def choose(bed: Bed, part: str, args: argparse.Namespace, *, small: bool) -> Ite
     if part == "collectives":
         return measure_collectives(bed, pairs=args.pairs)
     if part == "faults":
-        return measure_faults(bed, [name for name in list_faults() if only is None or name in only])
+        return measure_faults(bed, [name for name in FAULTS if only is None or name in only])
     write_configs(bed, steps=args.steps, small=small)
     wanted = [case.label for case in list_cases() if only is None or case.label in only]
     return measure_training(bed, wanted, pairs=args.pairs, warm_up=args.warm_up)

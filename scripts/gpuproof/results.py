@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmark.results import render_lines
 
 SCHEMA = 1
 Row = dict[str, Any]
@@ -33,11 +33,8 @@ class Results:
 def write_results(results: Results, folder: Path) -> Path:
     """Write a file with one line a row, which a diff can show."""
     folder.mkdir(parents=True, exist_ok=True)
-    head = {"schema": SCHEMA, **asdict(results)}
-    lines = [json.dumps(row) for row in head.pop("rows")]
-    text = json.dumps(head, indent=1).removesuffix("\n}")
     path = folder / f"{results.part}.json"
-    path.write_text(text + ',\n "rows": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n")
+    path.write_text(render_lines({"schema": SCHEMA, **asdict(results)}, "rows"))
     return path
 
 
@@ -48,8 +45,3 @@ def read_results(path: Path) -> Results:
         raise ProofError(f"{path} has another schema")
     values["commands"], values["rows"] = tuple(values["commands"]), tuple(values["rows"])
     return Results(**values)
-
-
-def middle(values: Sequence[float]) -> float:
-    """The median."""
-    return statistics.median(values)

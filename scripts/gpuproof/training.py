@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
 
 from . import PROJECT
 from .nodes import BARE, Bed
-from .results import ProofError, Row, middle
+from .results import ProofError, Row
 
 OURS, BY_HAND = "aorta-launch", "torchrun by hand"
 SMALL = {
@@ -132,8 +133,8 @@ def build_row(case: Case, tool: str, pair: int, seconds: float, lines: list[Row]
         "case": case.label,
         "tool": tool,
         "pair": pair,
-        "step_ms": round(middle(times), 3),
-        "tokens_per_s": round(middle([line["tokens_per_s"] for line in steps][warm_up:])),
+        "step_ms": round(median(times), 3),
+        "tokens_per_s": round(median([line["tokens_per_s"] for line in steps][warm_up:])),
         "loss": [round(steps[0]["loss"], 4), round(steps[-1]["loss"], 4)],
         "held_out_loss": [round(held_out[0], 4), round(held_out[-1], 4)] if held_out else [],
         "gpu_memory_mib": max((round(line.get("peak_memory_mib") or 0) for line in steps), default=0),
