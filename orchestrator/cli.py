@@ -66,11 +66,6 @@ def launch(flags: dict[str, Any]) -> int:
 
     settings = _build(flags)
     require_script(settings)
-    if settings.detach:
-        # It goes on in a process of its own, which has to dial for itself.
-        from orchestrator import actions
-
-        return actions.launch(settings)
     from orchestrator.phases.dialled import dial_ahead
 
     with dial_ahead(settings) as dialled:
@@ -98,10 +93,10 @@ def check(flags: dict[str, Any]) -> int:
     """Ask every node whether a launch would work, and say what to do where not."""
     listing = flags.pop("list_checks")
     settings = _build(flags)
-    if listing or settings.from_facts is not None:
+    if listing:
         from orchestrator import actions
 
-        return actions.list_checks(as_json=settings.json_output) if listing else actions.check(settings)
+        return actions.list_checks(as_json=settings.json_output)
     from orchestrator.phases.dialled import dial_ahead
 
     with dial_ahead(settings) as dialled:

@@ -28,6 +28,8 @@ WISH = b"AORTA-SOURCES "
 """With the nonce behind it: this Python has no use for the launch host's byte code."""
 SOURCES = "sources"
 """What the order is called with which they come."""
+TEXTS = ("agent_module", "rank_hook_site")
+"""Modules that a Python runs which is not the one that we talk to, the agent's and the ranks': they come as sources."""
 MARSHAL_VERSION = 2
 """Of what every Python reads alike: tables of texts, bytes and numbers."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import os
 import stat
 import threading
@@ -47,8 +48,11 @@ def take_dumps(folder: str, order: Facts) -> Facts:
     ranks = report.last_ranks(status) if runfolder.is_of_this_boot(status) else []
     until = time.monotonic() + LIMIT_S
     takers = [Taker(folder, rank) for rank in ranks if not wanted or rank["rank"] in wanted]
-    way = "take_left" if order.get("left") else "take"
-    threads = [threading.Thread(target=getattr(taker, way), args=(until,), daemon=True) for taker in takers]
+    if order.get("left"):
+        works = [taker.take_left for taker in takers]
+    else:
+        works = [functools.partial(taker.take, until) for taker in takers]
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -84,8 +88,7 @@ class Taker:
 
     def take(self, until: float) -> None:
         """Take it by the best way that leads there."""
-        lives = processes.alive(self._event["pid"], self._event["ticks"])
-        env = processes.environ_of(pyspy.find_python(self._event["pid"])) if lives else {}
+        lives, env = self._look()
         file = self._place(env, FILE)
         before = signature(file)
         by_pipe = lives and poke(self._place(env, PIPE) + ".pipe")
@@ -101,13 +104,17 @@ class Taker:
             self._take_file(file, before)
         self.why = why
 
-    def take_left(self, _until: float) -> None:
+    def take_left(self) -> None:
         """Take what torch wrote by itself when a collective ran out of time."""
-        lives = processes.alive(self._event["pid"], self._event["ticks"])
-        env = processes.environ_of(pyspy.find_python(self._event["pid"])) if lives else {}
-        file = self._place(env, FILE)
+        file = self._place(self._look()[1], FILE)
         self._take_file(file, signature(file))
         self.why = "it left no dump"
+
+    def _look(self) -> Tuple[bool, Dict[bytes, bytes]]:
+        """Tell whether it lives, and with which environment."""
+        if not processes.alive(self._event["pid"], self._event["ticks"]):
+            return False, {}
+        return True, processes.environ_of(pyspy.find_python(self._event["pid"]))
 
     def _take_file(self, file: str, before: Optional[Tuple[float, int]]) -> None:
         if before is not None and before[0] >= self._event["time"] - EARLIER_S:

@@ -11,12 +11,10 @@ import signal
 import sys
 from typing import Any
 
-from orchestrator.node import library, pump, runfolder
+from orchestrator.node import boot, library, pump, runfolder
 from orchestrator.node.wire import Wire
 
 READY_S = 30.0
-OTHERS = ("agent_module", "rank_hook_site")
-"""The agent's and the ranks' Python runs them, whichever that is: they come as source."""
 STARTER = """import os, sys
 here = os.path.dirname(os.path.abspath(__file__))
 os.chdir(here)
@@ -83,7 +81,7 @@ def prepare_folder(folder: str, request: dict[str, Any], modules: dict[str, str 
     # One file, in the very form in which it came: for this Python, and with nothing left to compile.
     with open(os.path.join(folder, "program", "modules"), "wb") as file:
         marshal.dump(own, file)
-    for name in OTHERS:
+    for name in boot.TEXTS:
         text = modules.get("orchestrator.node." + name)
         if isinstance(text, str):
             with open(os.path.join(program, name + ".py"), "w", encoding="utf-8") as source:

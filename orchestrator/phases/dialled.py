@@ -92,7 +92,9 @@ def dial_ahead(settings: Settings) -> Iterator[Dialled | None]:
 
 
 def find_nodes(settings: Settings) -> tuple[Node, ...]:
-    """Find the nodes that will be dialled; none where bad input would be told before that."""
+    """Find the nodes that will be dialled by this process; none where bad input would be told before that."""
+    if settings.detach or settings.from_facts is not None:
+        return ()  # a process of its own dials for itself, and a saved report needs no node
     if settings.checks_skip or settings.checks_only or settings.checks:
         return ()  # whether there are such checks is known once all checks are loaded
     try:

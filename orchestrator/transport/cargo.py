@@ -11,15 +11,13 @@ from functools import cache
 from importlib import resources
 from types import CodeType
 
-from orchestrator.node.boot import MARSHAL_VERSION
+from orchestrator.node.boot import MARSHAL_VERSION, TEXTS
 
 MAGIC = importlib.util.MAGIC_NUMBER
 """Names the byte code of this Python; a node's Python with the same one runs ours without compiling."""
 PACKAGE = "orchestrator.node."
 BASE = ("wire",)
 """What every program needs."""
-TEXTS = ("agent_module", "rank_hook_site")
-"""Modules that a Python runs which is not the one that we talk to: the agent's and the ranks'."""
 BY_NAME = ("activity", "evidence", "flight", "ras", "sockets", "stacks")
 """What a pump is asked, and loads by its name."""
 FURTHER = {"pump": BY_NAME, "start": (*BY_NAME, *TEXTS, "boot", "serve")}

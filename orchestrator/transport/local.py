@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from orchestrator.errors import LinkLostError
@@ -108,8 +107,7 @@ class LocalLink:
 
     def prepare(self) -> None:
         """Let what our programs need on the node come up; whatever is wrong with it is told when one is opened."""
-        with suppress(Exception):
-            self._programs.prepare()
+        self._programs.prepare()
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start a program of orchestrator.node and keep it."""

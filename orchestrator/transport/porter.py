@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from orchestrator.transport import Channel, Frame
@@ -186,10 +187,13 @@ class Programs:
         self._opening = threading.Lock()
 
     def prepare(self) -> None:
-        """Have the porter come up while we have not asked for anything yet."""
-        with self._opening:
+        """Have the porter come up before anything is asked; whatever is wrong with it is told when a program is opened."""
+        with suppress(Exception), self._opening:
             if self._porter is None:
-                self._porter = Porter(self._start(PROGRAM, {}), self._where)
+                self._porter = self._start_porter()
+
+    def _start_porter(self) -> Porter:
+        return Porter(self._start(PROGRAM, {}), self._where)
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start one program."""
@@ -201,7 +205,7 @@ class Programs:
             if program not in ALONE:
                 if porter is None:
                     self.close()
-                    porter = self._porter = Porter(self._start(PROGRAM, {}), self._where)
+                    porter = self._porter = self._start_porter()
                 return porter.open(program, request)
         # Not while others wait for the porter: a channel costs two round trips.
         return self._start(program, request)

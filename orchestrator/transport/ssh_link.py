@@ -6,7 +6,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from orchestrator.errors import LinkError, LinkLostError
@@ -48,8 +47,7 @@ class SshLink:
 
     def prepare(self) -> None:
         """Let what our programs need on the node come up; whatever is wrong with it is told when one is opened."""
-        with suppress(Exception):
-            self._programs.prepare()
+        self._programs.prepare()
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start a program of orchestrator.node and keep it."""
