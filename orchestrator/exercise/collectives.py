@@ -20,9 +20,10 @@ WORDS: dict[str, Any] = globals().get("WORDS", {})
 Order = dict[str, Any]
 LEAST_S = 0.1  # a transfer that takes longer is long enough to be measured
 LONGEST_S = 2.0  # a size that would take longer is left out: the link is slow, and that is known by then
+MOST = 200  # of a few bytes; enough for a middle of them
+LOOK_S = 1.0
 SMALL = 8
 WARM_UP = 2
-OWN_PART = ": its own part, before any sum"
 
 
 class Bench:
@@ -43,12 +44,8 @@ class Bench:
         if order.get("device") == "cuda":
             # NCCL tells its choices to a file that only this process has.
             self.notes = open_notes()
-            os.environ.update(
-                NCCL_DEBUG="INFO",
-                NCCL_DEBUG_SUBSYS="INIT,NET",
-                NCCL_DEBUG_FILE=f"/proc/self/fd/{self.notes}",
-                TORCH_NCCL_BLOCKING_WAIT="1",
-            )
+            os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", TORCH_NCCL_BLOCKING_WAIT="1")
+            os.environ["NCCL_DEBUG_FILE"] = f"/proc/self/fd/{self.notes}"
         import torch  # noqa: PLC0415 - what goes wrong here is an answer
         import torch.distributed as dist  # noqa: PLC0415
 
@@ -56,20 +53,17 @@ class Bench:
         answer: Order = {"torch": torch.__version__, "import_s": time.monotonic() - began}
         answer["gloo"] = bool(dist.is_available() and dist.is_gloo_available())
         answer["nccl"] = bool(dist.is_available() and dist.is_nccl_available())
-        answer["devices"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        answer["devices"] = number = torch.cuda.device_count() if torch.cuda.is_available() else 0
         self.device = torch.device("cpu")
         torch.set_num_threads(1)
-        if 0 < answer["devices"] <= WORDS["local_rank"]:
-            raise RuntimeError(
-                f"torch sees {answer['devices']} GPUs: there is none for local rank {WORDS['local_rank']}"
-            )
+        if 0 < number <= WORDS["local_rank"]:
+            raise RuntimeError(f"torch sees {number} GPUs: there is none for local rank {WORDS['local_rank']}")
         if order.get("device") == "cuda":
             self.device = torch.device("cuda", WORDS["local_rank"])
             torch.cuda.set_device(self.device)
             answer["model"] = torch.cuda.get_device_name(self.device)
             # The first use of a GPU is where a broken one shows.
             answer["first"] = float(torch.ones(1024, device=self.device).sum())
-            torch.cuda.synchronize()
         return answer
 
     def host(self, order: Order) -> Order:
@@ -110,13 +104,12 @@ class Bench:
         torch, dist = self.torch, self.dist
         wrong = []
         places = torch.arange(4096, dtype=torch.int64)
-        devices = [torch.device("cpu")] + ([self.device] if self.device.type == "cuda" else [])
-        for device in devices:
+        for device in dict.fromkeys((torch.device("cpu"), self.device)):
             name = "nccl" if device.type == "cuda" else "gloo"
             mine = places.to(device) * (self.rank + 1)
             # Whoever gives a wrong part makes the sum wrong everywhere, and is the one to be named.
             if not torch.equal(mine.cpu(), places * (self.rank + 1)):
-                wrong.append(name + OWN_PART)
+                wrong.append(name + ": its own part, before any sum")
             dist.all_reduce(mine)
             wanted = places * (self.size * (self.size + 1) // 2)
             # Powers of two add up without rounding in any order.
@@ -127,12 +120,9 @@ class Bench:
             most, least = check.clone(), check.clone()
             dist.all_reduce(most, op=dist.ReduceOp.MAX)
             dist.all_reduce(least, op=dist.ReduceOp.MIN)
-            if not torch.equal(mine.cpu(), wanted):
-                wrong.append(name + " integers")
-            if not bool((half.cpu() == exact).all()):
-                wrong.append(name + " floats")
-            if not torch.equal(most, least):
-                wrong.append(name + ": ranks have different results")
+            right = {" integers": torch.equal(mine.cpu(), wanted), " floats": bool((half.cpu() == exact).all())}
+            right[": ranks have different results"] = torch.equal(most, least)
+            wrong += [name + what for what, is_right in right.items() if not is_right]
         return {"wrong": wrong}
 
     def reduce(self, order: Order) -> Order:
@@ -145,7 +135,7 @@ class Bench:
                 break  # no room on one of them
             self.time_reduces(data, 1)
             once = self.agree(self.time_reduces(data, 1))
-            number = max(1, min(50, int(order["each_s"] / max(once, 1e-6))))
+            number = max(1, min(MOST, int(order["each_s"] / max(once, 1e-6))))
             rows.append({"bytes": size, "seconds": self.agree(self.time_reduces(data, number)), "number": number})
             # All take the same decision: it is taken from what they have agreed on.
             over = self.agree(1.0 if time.monotonic() > end else 0.0)
@@ -176,9 +166,25 @@ class Bench:
         self.settle()
         began = time.perf_counter()
         for _ in range(number):
-            self.dist.all_reduce(data)
-        self.settle()
+            last = self.dist.all_reduce(data, async_op=self.device.type == "cuda")
+        self.finish(last)
         return (time.perf_counter() - began) / number
+
+    def follow(self, work: Any) -> None:
+        """Let what comes next follow this: a GPU keeps the order by itself."""
+        if self.device.type != "cuda":
+            work.wait()
+
+    def finish(self, work: Any) -> None:
+        """Wait for what came last; None is done already."""
+        if self.device.type == "cuda":
+            # A wait that may give up looks once a millisecond only, and a few bytes take a twentieth of that.
+            end = time.perf_counter() + LOOK_S
+            while not work.is_completed() and time.perf_counter() < end:
+                pass
+        if work is not None:
+            work.wait()
+        self.settle()
 
     def settle(self) -> None:
         """Wait for the device to have done what it was given."""
@@ -210,13 +216,8 @@ class Bench:
             if trip == WARM_UP:
                 self.settle()
                 began = time.perf_counter()
-            if first:
-                self.dist.send(small, peer)
-                self.dist.recv(small, peer)
-            else:
-                self.dist.recv(small, peer)
-                self.dist.send(small, peer)
-            self.settle()
+            for sends in (first, not first):
+                self.finish((self.dist.isend if sends else self.dist.irecv)(small, peer))
         return (time.perf_counter() - began) / number / 2
 
     def push(self, peer: int, sizes: list[int]) -> tuple[int, float]:
@@ -224,21 +225,19 @@ class Bench:
         torch, dist = self.torch, self.dist
         answer = torch.zeros(SMALL, dtype=torch.uint8, device=self.device)
         best = (0, 0.0)
-        for size in [*sizes, 0]:
-            if best[1] > LEAST_S and size and size != best[0]:
+        for size in sizes:
+            if best[1] > LEAST_S and size != best[0]:
                 continue
             dist.send(torch.tensor([size], dtype=torch.int64, device=self.device), peer)
-            if not size:
-                break
             data = torch.zeros(size, dtype=torch.uint8, device=self.device)
             self.settle()
             began = time.perf_counter()
-            dist.send(data, peer)
-            dist.recv(answer, peer)
-            self.settle()
+            self.follow(dist.isend(data, peer))
+            self.finish(dist.irecv(answer, peer))
             took_s = time.perf_counter() - began
             # The same size again is a second try: the faster one counts.
             best = (size, min(took_s, best[1]) if size == best[0] else took_s)
+        dist.send(torch.tensor([0], dtype=torch.int64, device=self.device), peer)
         return best
 
     def pull(self, peer: int) -> None:
@@ -251,8 +250,9 @@ class Bench:
             size = int(head.item())
             if not size:
                 return
-            dist.recv(torch.empty(size, dtype=torch.uint8, device=self.device), peer)
-            dist.send(answer, peer)
+            data = torch.empty(size, dtype=torch.uint8, device=self.device)
+            self.follow(dist.irecv(data, peer))
+            self.finish(dist.isend(answer, peer))
 
 
 def open_notes() -> int:

@@ -35,17 +35,18 @@ def visible_gpus(gpus: tuple[Gpu, ...], visible: Mapping[str, str]) -> tuple[Gpu
     if "CUDA_VISIBLE_DEVICES" in visible and "HIP_VISIBLE_DEVICES" not in visible:
         words.append(visible["CUDA_VISIBLE_DEVICES"])
     for text in words:
-        gpus = _pick(gpus, text)
+        # A session that is shown a part of the GPUs, by their own numbers, names them by these.
+        gpus = _pick(gpus, text, by_place=text is not words[0])
     return gpus
 
 
-def _pick(gpus: tuple[Gpu, ...], text: str) -> tuple[Gpu, ...]:
+def _pick(gpus: tuple[Gpu, ...], text: str, *, by_place: bool) -> tuple[Gpu, ...]:
     picked: list[Gpu] = []
     for word in (part.strip() for part in text.split(",")):
         if word.startswith("MIG-"):
             picked.append(Gpu(index=len(picked), uuid=word, model="MIG slice"))
             continue
-        gpu = find_gpu(gpus, word, by_place=True)
+        gpu = find_gpu(gpus, word, by_place=by_place)
         # As CUDA does it: everything behind the first wrong word is invisible.
         if gpu is None:
             break

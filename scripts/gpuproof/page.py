@@ -2,107 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 
-from benchmark.table import render_rows
-
-from . import PROJECT, collectives, training
-from .results import Results, Row, read_results
+from . import PROJECT, training
+from .results import Results, read_results
+from .tables import (
+    COLLECTIVES,
+    FAULTS,
+    KINDS,
+    MOST_RATIO,
+    TRAINING,
+    pick,
+    render_collectives,
+    render_faults,
+    render_origin,
+    render_training,
+    spread,
+)
 
 PAGE = PROJECT / "docs" / "gpu-results.md"
 FIGURES = PROJECT / "docs" / "gpu-results"
 PARTS = ("training", "collectives", "faults")
-LEAST_RATIO, MOST_RATIO = 0.99, 1.01
+Found = Mapping[str, Sequence[Results]]
 INTRO = """# On real GPUs
 
 What was measured on nodes with GPUs, and what was not. This page is made by `scripts/gpu_proof --page` from the figures in [gpu-results/](gpu-results), where
 every single one stands. The nodes are made out of one machine by `scripts/gpu_cluster` ([rehearsal.md](rehearsal.md)): between two of them NCCL goes through
 sockets over a bridge in memory. The figures say that things work, and what the launcher adds to a training; they say nothing of the speed of a real network.
 
-To repeat it, as root on a machine with GPUs (`--share` where there are fewer GPUs than nodes):
+To repeat it, as root on a machine with GPUs (`--share` where there are fewer GPUs than nodes, and figures of another machine in a folder of their own):
 
     scripts/gpu_cluster 2 --detach
     scripts/gpu_proof --nodes /tmp/agpu/nodes.txt --out docs/gpu-results
     scripts/gpu_proof --page
     scripts/gpu_cluster --down
 """
-TRAINING = """## Training, beside torchrun by hand
-
-`config/gpt_small.yaml` (a GPT of 12 blocks, 768 wide, bf16, 16 sequences of 512 tokens on each rank) through `scripts/train.py`, started by `aorta-launch` and by
-hand: `ssh` to each node, and there `python -m torch.distributed.run --nnodes … --node-rank … --master-addr … scripts/train.py`. Both run the same file of the same
-config in pairs, in alternating order. A step's time is the median of a run's steps after the first ones; the ratio is the median of the pairs' ratios, in brackets
-the least and the most. It must be 1.00 ± 0.01: once the ranks run, the launcher costs the training nothing. How far runs by hand of the same case lie apart says
-how finely that can be told at all.
-"""
-COLLECTIVES = """## Collectives
-
-`aorta-launch check --level 1` against an all-reduce with torch alone, started by hand over the same nodes; medians over the pairs.
-"""
-FAULTS = """## Faults
-
-Each was brought about on the nodes above; what is quoted is what the run's record or the check said.
-"""
-KINDS = {
-    "oom": "A rank runs out of GPU memory",
-    "hang": "A rank hangs in a collective",
-    "kill": "A rank is killed",
-    "interface": "A wrong NCCL_SOCKET_IFNAME",
-    "busy": "A GPU is in use",
-}
 EACH = 2
 """Ranks on a node that hybrid_shard needs to shard anything inside of it."""
 
 
-def read_all(folder: Path = FIGURES) -> dict[str, Results]:
-    """Part → what was measured of it."""
-    found = [read_results(path) for path in sorted(folder.glob("*.json"))]
-    return {results.part: results for results in found}
+def read_all(folder: Path = FIGURES) -> Found:
+    """Part → what was measured of it, one machine after the other."""
+    found: dict[str, list[Results]] = {}
+    for path in sorted(folder.rglob("*.json"), key=lambda path: (len(path.parts), path)):
+        results = read_results(path)
+        found.setdefault(results.part, []).append(results)
+    return found
 
 
-def build_page(found: dict[str, Results]) -> str:
+def build_page(found: Found) -> str:
     """The whole page."""
     sections = [INTRO, "## What was not measured\n", *(f"- {line}" for line in list_missing(found)), ""]
-    renders = {"training": render_training, "collectives": render_collectives, "faults": render_faults}
+    renders = {"training": (TRAINING, render_training), "collectives": (COLLECTIVES, render_collectives)}
+    renders["faults"] = (FAULTS, render_faults)
     for part in PARTS:
-        if part in found:
-            sections += [*renders[part](found[part]), render_origin(found[part])]
+        intro, render = renders[part]
+        sections += [intro] if found.get(part) else []
+        for results in found.get(part, ()):
+            sections += [*render(results), render_origin(results)]
     return "\n".join(sections)
 
 
-def list_missing(found: dict[str, Results]) -> list[str]:
+def list_missing(found: Found) -> list[str]:
     """What this page should show and does not, by what the figures were measured on."""
-    missing = [f"{part}: nothing." for part in PARTS if part not in found]
-    shared = [part for part in PARTS if part in found and is_shared(found[part])]
-    if shared:
-        machine = found[shared[0]].machine
-        card = machine["gpus"][0] if machine["gpus"] else "machine without GPUs"
-        missing.append(
-            f"{', '.join(shared)}: every node with a GPU of its own. {len(machine['nodes'])} nodes had one {card} between them, and their ranks took turns on it."
-        )
-    if "training" in found:
-        rows = found["training"].rows
-        seen = {row["case"] for row in rows}
-        missing += [f"training: {case.label}." for case in training.list_cases() if case.label not in seen]
-        if found["training"].machine["nodes"] and all(
-            count_gpus(one) < EACH for one in found["training"].machine["nodes"]
-        ):
-            missing.append(
-                "training: two GPUs on each node (a machine with four). hybrid_shard had one rank a node: replicas alone, no shards."
-            )
-        apart = max(spread(pick(rows, case, training.BY_HAND)) for case in seen)
-        if apart > MOST_RATIO - 1:
-            missing.append(
-                f"training: the launcher's cost to a hundredth. Runs by hand of one case differ by up to {100 * apart:.0f} % there: a case's ratio says no more than that."
-            )
-    if "faults" in found:
-        seen = {row["case"] for row in found["faults"].rows}
+    missing = [f"{part}: nothing." for part in PARTS if not found.get(part)]
+    for part in PARTS:
+        if found.get(part) and all(map(is_shared, found[part])):
+            machine = found[part][0].machine
+            card = machine["gpus"][0] if machine["gpus"] else "machine without GPUs"
+            nodes = len(machine["nodes"])
+            missing.append(f"{part}: every node with a GPU of its own. {nodes} nodes shared one {card}.")
+    missing += list_missing_training(found.get("training", ()))
+    if found.get("faults"):
+        seen = {row["case"] for results in found["faults"] for row in results.rows}
         missing += [f"faults: {KINDS[kind][0].lower()}{KINDS[kind][1:]}." for kind in KINDS if kind not in seen]
-    cards = {name for part in found.values() for name in part.machine["gpus"]}
+    cards = {name for part in found.values() for results in part for name in results.machine["gpus"]}
     if not any("H100" in name for name in cards):
         missing.append(f"H100: every figure is of {', '.join(sorted(cards)) or 'no GPU'}.")
     missing.append("Nodes that are machines of their own, InfiniBand and RoCE.")
+    return missing
+
+
+def list_missing_training(measured: Sequence[Results]) -> list[str]:
+    """The cases that nobody ran, that ran on a shared GPU alone, or that cannot be told to a hundredth."""
+    if not measured:
+        return []
+    cases = [case.label for case in training.list_cases()]
+    seen = {row["case"] for results in measured for row in results.rows}
+    apart = {row["case"] for results in measured if not is_shared(results) for row in results.rows}
+    fine = {
+        case
+        for results in measured
+        for case in seen
+        if len(by_hand := pick(results.rows, case, training.BY_HAND)) > 1 and spread(by_hand) <= MOST_RATIO - 1
+    }
+    told = {"not at all": [case for case in cases if case not in seen]}
+    if apart:
+        told["on a GPU of each node's own"] = [case for case in cases if case in seen - apart]
+    told["to a hundredth (runs by hand lie further apart)"] = [case for case in cases if case in seen - fine]
+    missing = [f"training, {what}: {', '.join(names)}." for what, names in told.items() if names]
+    if all(count_gpus(own) < EACH for results in measured for own in results.machine["nodes"]):
+        words = (
+            "two GPUs on each node (a machine with four). hybrid_shard had one rank a node: replicas alone, no shards."
+        )
+        missing.append(f"training: {words}")
     return missing
 
 
@@ -115,158 +119,6 @@ def is_shared(results: Results) -> bool:
     """Some nodes have the same GPU, or none."""
     numbers = [number for own in results.machine["nodes"] for number in own.split(",")]
     return len(set(numbers)) < len(numbers) or "" in numbers
-
-
-def render_training(results: Results) -> list[str]:
-    """Ratios first."""
-    head = (
-        "case",
-        "pairs",
-        "aorta-launch ÷ by hand",
-        "1.00 ± 0.01",
-        "slower in",
-        "runs by hand differ by",
-        "step by hand",
-        "step",
-    )
-    rows: list[tuple[str, ...]] = [(*head, "tokens/s of rank 0", "loss from → to", "by hand")]
-    ratios: list[float] = []
-    for case in dict.fromkeys(row["case"] for row in results.rows):
-        ours, by_hand = (pick(results.rows, case, tool) for tool in (training.OURS, training.BY_HAND))
-        found = read_ratios(ours, by_hand)
-        if found:
-            ratios += found
-            rows.append(render_case(case, found, ours, by_hand))
-    rows.append(("all of them", str(len(ratios)), *judge_ratios(ratios), *[""] * (len(rows[0]) - 5)))
-    starts = [
-        f"{tool} {median([row['seconds'] for row in results.rows if row['tool'] == tool]):.1f} s"
-        for tool in (training.OURS, training.BY_HAND)
-        if any(row["tool"] == tool for row in results.rows)
-    ]
-    counted = " or ".join(map(str, sorted({len(row["steps"]) for row in results.rows})))
-    return [
-        TRAINING,
-        render_rows(rows),
-        "",
-        f"{counted} steps of each run count. The whole command, with check, push, start and the collecting of outputs: {', '.join(starts)} (median).",
-        "",
-    ]
-
-
-def render_case(case: str, ratios: Sequence[float], ours: Sequence[Row], by_hand: Sequence[Row]) -> tuple[str, ...]:
-    """One line of the table."""
-    return (
-        case,
-        str(len(ratios)),
-        *judge_ratios(ratios),
-        f"{100 * spread(by_hand):.1f} %",
-        f"{median([row['step_ms'] for row in by_hand]):.1f} ms",
-        f"{median([row['step_ms'] for row in ours]):.1f} ms",
-        f"{median([row['tokens_per_s'] for row in ours]):,.0f}",
-        render_loss(ours),
-        render_loss(by_hand),
-    )
-
-
-def read_ratios(ours: Sequence[Row], by_hand: Sequence[Row]) -> list[float]:
-    """The ratio of each pair."""
-    return [mine["step_ms"] / other["step_ms"] for mine, other in zip(ours, by_hand, strict=False)]
-
-
-def judge_ratios(ratios: Sequence[float]) -> tuple[str, str, str]:
-    """The median with the least and the most, whether it is what it must be, and in how many pairs it is above 1."""
-    ratio = median(ratios)
-    shown = f"{ratio:.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-    slower = f"{sum(one > 1 for one in ratios)} of {len(ratios)}"
-    return shown, "yes" if LEAST_RATIO <= ratio <= MOST_RATIO else "**no**", slower
-
-
-def spread(rows: Sequence[Row]) -> float:
-    """How far runs of one tool lie apart, as a share of the least."""
-    times = [row["step_ms"] for row in rows]
-    return float(max(times) / min(times) - 1)
-
-
-def render_loss(rows: Sequence[Row]) -> str:
-    """The first and the last loss of the first run."""
-    first, last = rows[0]["loss"]
-    return f"{first:.3f} → {last:.3f}"
-
-
-def pick(rows: Sequence[Row], case: str, tool: str) -> list[Row]:
-    """The rows of one tool, in the order of the pairs."""
-    return sorted((row for row in rows if (row["case"], row["tool"]) == (case, tool)), key=lambda row: row["pair"])
-
-
-def render_collectives(results: Results) -> list[str]:
-    """A line a size."""
-    rows: list[tuple[str, ...]] = [
-        ("bytes", "time, check", "time, by hand", "busbw, check", "busbw, by hand", "check ÷ by hand")
-    ]
-    for size in dict.fromkeys(row["bytes"] for row in results.rows):
-        of_size = [row for row in results.rows if row["bytes"] == size]
-        ours, by_hand = (pick(of_size, "all_reduce", tool) for tool in (collectives.OURS, collectives.BY_HAND))
-        if not ours or not by_hand:
-            continue
-        times = [median([row["us"] for row in group]) for group in (ours, by_hand)]
-        widths = [median([row["busbw_gb_s"] for row in group]) for group in (ours, by_hand)]
-        ratio = median([mine["us"] / other["us"] for mine, other in zip(ours, by_hand, strict=False)])
-        rows.append(
-            (
-                f"{size:,}",
-                *(f"{us:,.0f} µs" for us in times),
-                *(f"{width:.3f} GB/s" for width in widths),
-                f"{ratio:.2f}",
-            )
-        )
-    networks = sorted({row["transport"] for row in results.rows if row.get("transport")})
-    told = f"NCCL took: {', '.join(networks)}. " if networks else ""
-    pairs = len({row["pair"] for row in results.rows})
-    return [COLLECTIVES, render_rows(rows), "", f"{told}{pairs} pairs.", ""]
-
-
-def render_faults(results: Results) -> list[str]:
-    """A paragraph a fault."""
-    lines = [FAULTS]
-    for row in results.rows:
-        lines += [
-            f"**{KINDS[row['case']]}** ({'as it must be' if row['right'] else '**not as it must be**'}): {row['happened']}.",
-            "",
-        ]
-        told = [f"- exit code {row['exit_code']}" + (f"; `{row['cause']}`" if row["cause"] else "")]
-        if row["named"]["rank"] is not None:
-            told.append(
-                f"- named: rank {row['named']['rank']} on node {row['named']['node_rank']} ({row['family']}, {row['confidence']})"
-            )
-        told += [f"- `{line}`" for line in row.get("said", ())]
-        if row.get("asked"):
-            told.append(f"- asked for: `{row['asked']}`")
-        if row.get("flight_recorders"):
-            told.append(f"- flight recorders kept: {', '.join(f'`{name}`' for name in row['flight_recorders'])}")
-        if row.get("memory_before_mib"):
-            told += [
-                f"- GPU {index}: {before} MiB before, {row['memory_most_mib'][index]} MiB at most, {row['memory_after_mib'][index]} MiB after"
-                for index, before in row["memory_before_mib"].items()
-            ]
-            told.append(f"- from the death of the rank to the memory as before: {row['seconds_to_base']} s")
-        lines += [*told, ""]
-    return lines
-
-
-def render_origin(results: Results) -> str:
-    """When, by what and on what."""
-    machine = results.machine
-    gpus = [f"{machine['gpus'].count(name)} {name}" for name in dict.fromkeys(machine["gpus"])]
-    shares = ", ".join(
-        f"node {rank}: GPU {own}" if own else f"node {rank}: none" for rank, own in enumerate(machine["nodes"])
-    )
-    versions = ", ".join(f"{name} {number}" for name, number in results.versions.items() if number)
-    memory = f" with {machine['gpu_memory_mib'][0]} MiB each, driver {machine['driver']}" if gpus else ""
-    commands = ", ".join(f"`{command}`" for command in results.commands)
-    return (
-        f"Measured {results.made} by {commands} on {', '.join(gpus) or 'no GPU'}{memory} ({shares}); {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, Linux {machine['kernel']}; {versions}.\n"
-    )
 
 
 def write_page() -> None:

@@ -16,7 +16,7 @@ from .faults import FAULTS, measure_faults
 from .machine import read_machine, read_versions
 from .nodes import Bed
 from .results import ProofError, Results, Row, read_results, write_results
-from .training import list_cases, measure_training, write_configs
+from .training import SEQUENCES, list_cases, measure_training, write_configs
 
 PARTS = ("training", "collectives", "faults")
 HELP = {
@@ -41,6 +41,7 @@ def read_words(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=3, help="how often each tool runs (3)")
     parser.add_argument("--steps", type=int, default=40, help="steps of each training (40)")
     parser.add_argument("--warm-up", type=int, default=10, help="first steps that do not count (10)")
+    parser.add_argument("--sequences", type=int, default=SEQUENCES, help=f"sequences on each rank ({SEQUENCES})")
     parser.add_argument("--only", help="cases of the parts, with commas between")
     parser.add_argument("--add", action="store_true", help="go on with the files that are there, of the same nodes")
     parser.add_argument("--work", type=Path, help="where the runs are made and kept, to be looked at")
@@ -116,6 +117,6 @@ def choose(bed: Bed, part: str, args: argparse.Namespace, *, small: bool) -> Ite
         return measure_collectives(bed, pairs=args.pairs)
     if part == "faults":
         return measure_faults(bed, [name for name in FAULTS if only is None or name in only])
-    write_configs(bed, steps=args.steps, small=small)
+    write_configs(bed, steps=args.steps, sequences=args.sequences, small=small)
     wanted = [case.label for case in list_cases() if only is None or case.label in only]
     return measure_training(bed, wanted, pairs=args.pairs, warm_up=args.warm_up)

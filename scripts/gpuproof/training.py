@@ -16,6 +16,8 @@ from .nodes import BARE, Bed
 from .results import ProofError, Row
 
 OURS, BY_HAND = "aorta-launch", "torchrun by hand"
+SEQUENCES = 256
+"""On each rank, unless told: the GPUs must be what a step waits for, because sockets between the nodes differ from run to run by more than 1 %."""
 SMALL = {
     "model": {"model_dim": 64, "num_heads": 4, "num_layers": 2},
     "dataset": {"sequence_length": 32, "vocab_size": 256},
@@ -55,12 +57,13 @@ def list_cases() -> list[Case]:
     return [*cases, Case(name="ddp", distributed=modes["ddp"], compiled=False, alone=True)]
 
 
-def build_config(case: Case, steps: int, *, small: bool) -> dict[str, Any]:
+def build_config(case: Case, steps: int, sequences: int, *, small: bool) -> dict[str, Any]:
     """config/gpt_small.yaml with this case's keys; nothing is saved, the held-out loss comes at the start and the end."""
     config: dict[str, Any] = yaml.safe_load((PROJECT / "config" / "gpt_small.yaml").read_text())
     for section in ("checkpoint", "fsdp", "distributed"):
         config.pop(section)
     config["training"] |= {"max_steps": steps, "log_interval": 10, "eval_interval": 10**6, "gradient_accumulation": 1}
+    config["training"] |= {"batch_size": sequences}
     config |= case.distributed
     config["distributed"] = {"timeout_s": 120, **config["distributed"]}
     config["scheduler"] |= {"warmup_steps": 10}
@@ -80,14 +83,20 @@ def measure_training(bed: Bed, wanted: Iterable[str], *, pairs: int, warm_up: in
             for tool in tools:
                 run = launch_once if tool == OURS else start_by_hand
                 lines, seconds = run(bed, case)
-                yield build_row(case, tool, pair, seconds, lines, warm_up)
+                yield {**build_row(case, tool, pair, seconds, lines, warm_up), "sequences": read_sequences(bed, case)}
 
 
-def write_configs(bed: Bed, *, steps: int, small: bool) -> None:
+def write_configs(bed: Bed, *, steps: int, sequences: int, small: bool) -> None:
     """Put every case's config into the project, before it is brought to the nodes."""
     for case in list_cases():
-        config = build_config(case, steps, small=small)
+        config = build_config(case, steps, sequences, small=small)
         (bed.project / "config" / f"proof_{case.label}.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def read_sequences(bed: Bed, case: Case) -> int:
+    """How many sequences each rank gets at a step."""
+    config = yaml.safe_load((bed.project / "config" / f"proof_{case.label}.yaml").read_text())
+    return int(config["training"]["batch_size"])
 
 
 def launch_once(bed: Bed, case: Case) -> tuple[list[Row], float]:

@@ -28,6 +28,7 @@ for word in "$@"; do
   last=$word
 done
 case $* in
+  *pci.bus_id*) seq 0 3 | sed 's/.*/&, 00000000:0&:0A.0/' ;;
   -L) seq 0 3 | sed 's/.*/GPU &: NVIDIA H200 (UUID: GPU-&)/' ;;
   *--query-gpu=index*) echo "$only" | tr , '\\n' ;;
   nvlink*) echo "GPU $only: NVIDIA H200"; echo "  Link 0: 26.562 GB/s" ;;
@@ -134,3 +135,7 @@ def test_a_node_sees_its_share_of_the_gpus_alone(tmp_path: Path, monkeypatch: py
         assert (driver / "calls").read_text().splitlines()[-1] == "topo -m"
         assert said('echo "$CUDA_VISIBLE_DEVICES $NCCL_HOSTID $NCCL_NVLS_ENABLE"') == ["2,3 node2 0"]
         assert said("bash -lc 'nvidia-smi --query-gpu=index'") == ["2", "3"]
+        # Containers hide what the driver tells of other GPUs, by the kernel's way to write their addresses.
+        hidden = [line.split("\t")[2] for line in (cluster.spec.folder(2) / "mounts").read_text().splitlines()]
+        shown = [f"/proc/driver/nvidia/gpus/0000:0{number}:0a.0" for number in range(4)]
+        assert [path for path in hidden if path in shown] == shown[:2]

@@ -12,7 +12,7 @@ from cluster import Cluster
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "scripts"))
 
-from gpuproof.page import build_page, read_all  # noqa: E402 - found by the line above
+from gpuproof.page import PARTS, build_page, read_all  # noqa: E402 - found by the line above
 
 
 @pytest.mark.long
@@ -33,9 +33,10 @@ def test_every_part_is_measured_and_makes_a_page(nodes3: Cluster, tmp_path: Path
         )
         assert done.exit_code == 0, done
     found = read_all(out)
-    assert [row["tool"] for row in found["training"].rows] == ["aorta-launch", "torchrun by hand"]
-    assert {row["tool"] for row in found["collectives"].rows} == {"check --level 1", "all_reduce by hand"}
-    (killed,) = found["faults"].rows
+    ((trained,), (reduced,), (broken,)) = (found[part] for part in PARTS)
+    assert [row["tool"] for row in trained.rows] == ["aorta-launch", "torchrun by hand"]
+    assert {row["tool"] for row in reduced.rows} == {"check --level 1", "all_reduce by hand"}
+    (killed,) = broken.rows
     assert (killed["right"], killed["family"], killed["named"]["rank"]) == (True, "KILLED", 1)
     assert "every node with a GPU of its own" in build_page(found)
 

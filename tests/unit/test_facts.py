@@ -100,6 +100,12 @@ def test_the_variables_of_the_session_limit_the_gpus_as_cuda_and_hip_do(
     assert [gpu.index for gpu in visible_gpus(GPUS, visible)] == indices
 
 
+def test_a_session_that_is_shown_a_part_of_the_gpus_names_them_by_their_own_numbers() -> None:
+    assert [gpu.index for gpu in visible_gpus(GPUS[2:], {"CUDA_VISIBLE_DEVICES": "3,2"})] == [3, 2]
+    both = {"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}
+    assert [gpu.index for gpu in visible_gpus(GPUS[2:], both)] == [3]
+
+
 def test_each_mig_slice_is_a_gpu_of_its_own() -> None:
     slices = visible_gpus(GPUS, {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"})
     assert [(gpu.index, gpu.uuid) for gpu in slices] == [(0, "MIG-1"), (1, "MIG-2")]

@@ -119,6 +119,7 @@ def mounts_text(spec: Spec, k: int) -> str:
     state, lines = spec.root, []
     lines.append(("bind", spec.home_folder(k), Path(spec.home)))
     lines.append(("hide", Path("-"), Path(spec.project)))
+    lines += [("hide", Path("-"), path) for path in real_gpus.hidden_cards(spec, k)]
     if spec.prefix != spec.base_prefix:
         lines.append(("bind", Path(spec.prefix), state / "venv"))
     lines += [("bind", state / part, state / part) for part in ("fake", "auth", spec.folder(k).name)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
+from .programs import ClusterError
 from .spec import Spec
 
 HERE = Path(__file__).parent
 FOLDERS = "/usr/bin:/usr/local/bin:/usr/local/nvidia/bin:/usr/lib/wsl/lib"
 """Where drivers put nvidia-smi when the PATH does not lead there."""
+CARDS = Path("/proc/driver/nvidia/gpus")
 NO_MULTICAST = ("NCCL_NVLS_ENABLE=0", "TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1")
 """A group of NVLink's multicast would span what is to be two machines, and one that breaks can take the host's GPUs along."""
 
@@ -26,7 +29,22 @@ def session_words(spec: Spec, k: int) -> list[str]:
     if own is None:
         return []
     # Ranks on one machine would go through shared memory and NVLink; NCCL tells machines apart by this.
-    return [f"CUDA_VISIBLE_DEVICES={own}", f"NCCL_HOSTID={spec.name(k)}", *NO_MULTICAST]
+    words = [f"CUDA_VISIBLE_DEVICES={own}", "CUDA_DEVICE_ORDER=PCI_BUS_ID", f"NCCL_HOSTID={spec.name(k)}"]
+    return [*words, *NO_MULTICAST]
+
+
+def hidden_cards(spec: Spec, k: int) -> list[Path]:
+    """What the driver tells of the GPUs that are not node k's, as containers hide it."""
+    own, smi = dict(spec.shares).get(k), find_smi()
+    if own is None or not smi:
+        return []
+    words = [smi, "--query-gpu=index,pci.bus_id", "--format=csv,noheader"]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise ClusterError(f"{smi} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[:300]}")
+    rows = [line.replace(" ", "").split(",") for line in done.stdout.splitlines()]
+    # nvidia-smi writes a PCI domain with eight digits, the kernel with four.
+    return [CARDS / bus[4:].lower() for index, bus in rows if index not in own.split(",")]
 
 
 def smi_text(smi: str, own: str) -> str:
