@@ -60,7 +60,7 @@ def build_page(found: Found) -> str:
         intro, render = renders[part]
         sections += [intro] if found.get(part) else []
         for results in found.get(part, ()):
-            sections += [*render(results), render_origin(results)]
+            sections += [f"### {name_machine(results)}\n", *render(results), render_origin(results)]
     return "\n".join(sections)
 
 
@@ -100,7 +100,9 @@ def list_missing_training(measured: Sequence[Results]) -> list[str]:
     told = {"not at all": [case for case in cases if case not in seen]}
     if apart:
         told["on a GPU of each node's own"] = [case for case in cases if case in seen - apart]
-    told["to a hundredth (runs by hand lie further apart)"] = [case for case in cases if case in seen - fine]
+    told["to a hundredth (one run by hand, or runs that lie further apart)"] = [
+        case for case in cases if case in seen - fine
+    ]
     missing = [f"training, {what}: {', '.join(names)}." for what, names in told.items() if names]
     if all(count_gpus(own) < EACH for results in measured for own in results.machine["nodes"]):
         words = (
@@ -108,6 +110,16 @@ def list_missing_training(measured: Sequence[Results]) -> list[str]:
         )
         missing.append(f"training: {words}")
     return missing
+
+
+def name_machine(results: Results) -> str:
+    """What the nodes had."""
+    cards, nodes = results.machine["gpus"], len(results.machine["nodes"])
+    if not cards:
+        return f"{nodes} nodes without GPUs"
+    if is_shared(results):
+        return f"{len(cards)} {cards[0]} that {nodes} nodes share"
+    return f"{nodes} nodes with {' and '.join(map(str, sorted(set(map(count_gpus, results.machine['nodes'])))))} {cards[0]} each"
 
 
 def count_gpus(own: str) -> int:

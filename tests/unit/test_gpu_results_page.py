@@ -49,7 +49,7 @@ def test_what_was_not_measured_is_told() -> None:
     assert "training, on a GPU of each node's own: full_shard." in list_missing({"training": [apart, renamed]})
     rough = replace(apart, rows=(rows[0], {**rows[1], "step_ms": 104.0}))
     told = "\n".join(list_missing({"training": [rough]}))
-    assert "training, to a hundredth (runs by hand lie further apart): ddp." in told
+    assert "training, to a hundredth (one run by hand, or runs that lie further apart): ddp." in told
     assert "to a hundredth" not in "\n".join(list_missing({"training": [rough, shared]}))
 
 
@@ -103,4 +103,4 @@ def test_whatever_was_kept_has_both_tools_in_pairs() -> None:
                 for tool in (training.OURS, training.BY_HAND)
             )
             assert ours == by_hand
-            assert len(ours) >= 2
+            assert ours
