@@ -94,15 +94,15 @@ def check(flags: dict[str, Any]) -> int:
     listing = flags.pop("list_checks")
     settings = _build(flags)
     if listing:
-        from orchestrator import actions
+        from orchestrator import check_actions
 
-        return actions.list_checks(as_json=settings.json_output)
+        return check_actions.list_checks(as_json=settings.json_output)
     from orchestrator.phases.dialled import dial_ahead
 
     with dial_ahead(settings) as dialled:
-        from orchestrator import actions
+        from orchestrator import check_actions
 
-        return actions.check(settings, dialled)
+        return check_actions.check(settings, dialled)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -44,6 +44,7 @@ ROOM_OF_FILE = {
     "flags": "cli",
     "run_verbs": "cli",
     "log_verbs": "cli",
+    "check_actions": "actions",
     "run_actions": "actions",
     "log_actions": "actions",
     "status_actions": "actions",

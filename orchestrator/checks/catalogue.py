@@ -119,6 +119,17 @@ def check_rules_fit(settings: Settings) -> None:
                 )
 
 
+def refuse_unknown_checks(settings: Settings) -> None:
+    """Refuse names of checks, and rules for them, that there are not.
+
+    Raises:
+        ConfigError: one is unknown, or cannot be left out.
+    """
+    check_names_exist(settings.checks_skip, settings.origins["checks_skip"], skipped=True)
+    check_names_exist(settings.checks_only, settings.origins["checks_only"])
+    check_rules_fit(settings)
+
+
 def refuse_idle_checks(settings: Settings) -> None:
     """Refuse --only with names that would be ready without a look: of a higher level, left out, or none at all.
 

@@ -95,9 +95,13 @@ def find_nodes(settings: Settings) -> tuple[Node, ...]:
     """Find the nodes that will be dialled by this process; none where bad input would be told before that."""
     if settings.detach or settings.from_facts is not None:
         return ()  # a process of its own dials for itself, and a saved report needs no node
-    if settings.checks_skip or settings.checks_only or settings.checks:
-        return ()  # whether there are such checks is known once all checks are loaded
     try:
+        if settings.checks_skip or settings.checks_only or settings.checks:
+            # Whether there are such checks is known once all checks are loaded, which is a fifth of what follows.
+            from orchestrator.checks.catalogue import refuse_idle_checks, refuse_unknown_checks  # noqa: PLC0415
+
+            refuse_unknown_checks(settings)
+            refuse_idle_checks(settings)
         if settings.script or settings.module or settings.command or settings.agent == "command":
             check_script(settings)
         settings_env(settings, os.environ)

@@ -52,6 +52,8 @@ def actions(monkeypatch: pytest.MonkeyPatch) -> Actions:
     fake = Actions()
     monkeypatch.setitem(sys.modules, "orchestrator.actions", fake)
     monkeypatch.setattr(orchestrator, "actions", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "orchestrator.check_actions", fake)
+    monkeypatch.setattr(orchestrator, "check_actions", fake, raising=False)
     monkeypatch.setitem(sys.modules, "orchestrator.run_actions", fake)
     monkeypatch.setattr(orchestrator, "run_actions", fake, raising=False)
     return fake

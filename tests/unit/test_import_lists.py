@@ -28,6 +28,10 @@ def loaded_by(code: str) -> set[str]:
         ("from orchestrator.cli import main; main(['check', '--help'])", (*HEAVY, *SSH, *JUDGES)),
         ("import orchestrator.settings", (*HEAVY, *SSH, *JUDGES, "typer", "rich")),
         ("import orchestrator.status_actions", (*HEAVY, *SSH, *JUDGES, "rich.live")),
+        (
+            "import orchestrator.check_actions",
+            (*HEAVY, *SSH, "orchestrator.diagnosis", "orchestrator.phases.run", "orchestrator.phases.push", "yaml"),
+        ),
         ("import orchestrator.run_actions", (*HEAVY, *SSH, *JUDGES)),
         ("import orchestrator.phases.connect", (*HEAVY, *SSH, *JUDGES, "rich")),
         ("import orchestrator.transport.ssh_link", (*HEAVY, *JUDGES, "rich")),
