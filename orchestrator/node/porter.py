@@ -10,6 +10,7 @@ long has the channel alone. What programs write goes back as frames with their n
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
+import _thread
 import os
 import select
 import time
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 IDLE_S = 150.0
 """Without a program and without an order for so long, the launch host has no more use for us, or is gone."""
 CHUNK = 1 << 16
+WITHIN = ("reach",)
+"""Programs that touch no disk and no driver and end by themselves: a process of their own would cost more than they do."""
 
 
 class Inbox:
@@ -125,20 +128,25 @@ class Porter:
             child.hang_up()
 
     def open(self, header: Dict[str, Any]) -> None:
-        """Fork a program, with pipes in place of the channel."""
+        """Start a program, with pipes in place of the channel."""
         order_read, order_write = os.pipe()
         frame_read, frame_write = os.pipe()
         try:
-            is_child = os.fork() == 0
-        except OSError as error:
+            if header["program"] in WITHIN:
+                # Here and not in the thread: whoever is forked while a thread loads a module could load it no more.
+                __import__("orchestrator.node." + header["program"])
+                _thread.start_new_thread(self.be_within, (header, order_read, frame_write))
+            elif os.fork() == 0:
+                self.be_child(header, order_read, frame_write)
+            else:
+                os.close(order_read)
+                os.close(frame_write)
+        except (OSError, RuntimeError) as error:
             for handle in (order_read, order_write, frame_read, frame_write):
                 os.close(handle)
-            self.refuse(header, "no further process can be started here: %s" % error.strerror)
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            self.refuse(header, "no further process can be started here: %s" % why)
             return
-        if is_child:
-            self.be_child(header, order_read, frame_write)
-        os.close(order_read)
-        os.close(frame_write)
         self.children[header["c"]] = Child(header["c"], order_write, frame_read)
 
     def refuse(self, header: Dict[str, Any], why: str) -> None:
@@ -147,6 +155,16 @@ class Porter:
         said = b"AORTA %s\n" % header["nonce"].encode() + frame({"error": why, "remedy": remedy})
         self.wire.send({"c": header["c"]}, said)
         self.wire.send({"c": header["c"], "end": True})
+
+    def be_within(self, header: Dict[str, Any], order_read: int, frame_write: int) -> None:
+        """Be a program in a thread of ours; it is given no orders."""
+        try:
+            boot.run(header["program"], header["request"], Wire(header["nonce"], frame_write), self.modules)
+        except (SystemExit, BrokenPipeError):
+            pass  # it has been told, or nobody listens any more
+        finally:
+            os.close(order_read)
+            os.close(frame_write)
 
     def be_child(self, header: Dict[str, Any], order_read: int, frame_write: int) -> None:
         """Be the program that was asked for; never returns."""

@@ -31,14 +31,16 @@ class Lines:
 class Wire:
     """The node's end of a channel."""
 
-    def __init__(self, nonce: str) -> None:
-        self.out = os.dup(1)
+    def __init__(self, nonce: str, out: int = -1) -> None:
+        """Take over stdout, or write to another handle that nothing else prints to."""
+        self.out = out if out >= 0 else os.dup(1)
         self._lines = Lines()
         self._orders: list[dict[str, Any]] = []
         self.early = b""
         """What somebody else has read from stdin before us."""
         # A stray print of a library must not land between two frames.
-        os.dup2(2, 1)
+        if out < 0:
+            os.dup2(2, 1)
         write_all(self.out, b"AORTA " + nonce.encode() + b"\n")
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:

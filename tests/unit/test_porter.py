@@ -7,6 +7,7 @@ import marshal
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 import time
@@ -248,6 +249,32 @@ def test_code_is_what_the_source_says() -> None:
     names: dict[str, Any] = {"__name__": "clock"}
     exec(marshal.loads(cargo.read_code("clock")), names)
     assert callable(names["now"])
+
+
+def test_what_only_tries_a_way_takes_no_process_of_its_own(programs: Programs, started: Started) -> None:
+    silent = programs.open("echo", {})
+    silent.send({"a": 1})
+    assert echo(silent) == {"a": 1}
+    porter = started.channels[0]._process.pid
+    before = children_of(porter)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        request = {"candidates": ["127.0.0.1"], "port": server.getsockname()[1], "nonce": "n", "limit_s": 5}
+        channels = [programs.open("reach", request) for _ in range(3)]
+        # It waits for our greeting, and keeps nobody waiting for that.
+        visitors = [server.accept()[0] for _ in channels]
+        silent.send({"b": 2})
+        assert echo(silent) == {"b": 2}
+        assert children_of(porter) == before
+        channels.pop().close()
+        for visitor in visitors:
+            with visitor:
+                visitor.sendall(b"AORTA n\n")
+        for channel in channels:
+            (result,) = read_frame(channel, "here", 5).header["results"]
+            assert (result["ok"], result["local"]) == (True, "127.0.0.1")
+            assert channel.read(5) is None
+    silent.send({"c": 3})
+    assert echo(silent) == {"c": 3}
 
 
 def test_a_fork_that_fails_is_told_in_the_place_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
