@@ -15,7 +15,7 @@ import os
 import select
 import time
 
-from orchestrator.node import boot
+from orchestrator.node import boot, glance
 from orchestrator.node.fastjson import dumps, loads
 from orchestrator.node.wire import Wire, frame
 
@@ -99,6 +99,8 @@ class Porter:
     def run(self) -> Optional[Order]:
         """Do what comes, until the launch host is gone; gives the order to become something else."""
         orders = self.inbox.feed(self.early)
+        if not orders and not select.select([0], [], [], 0)[0]:
+            glance.look_early()
         while True:
             for order in orders:
                 if order[0]["op"] == "become":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from orchestrator.node import processes
+from orchestrator.node import glance, processes
 from orchestrator.node.probe_command import owner_of, read_text
 from orchestrator.node.record import record
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     Facts = Dict[str, Any]
     Table = Dict[int, "Glance"]
 
-BUSY_SHARE = 0.25
-"""Below this load a core nobody is looked for."""
 LOOK_S = 0.25
 STUCK_LOOK_S = 1.0
 MOST = 5
@@ -50,24 +48,27 @@ def probe_work(request: Facts) -> Facts:
     """Measure the load, and where there is some, who makes it."""
     del request
     load1, load5, _ = os.getloadavg()
-    cores = os.cpu_count() or 1
-    facts: Facts = {"load1": round(load1, 2), "load5": round(load5, 2), "cores": cores}
-    if load1 > BUSY_SHARE * cores:
-        began, first = glance_lately()
-        time.sleep(LOOK_S)
+    facts: Facts = {"load1": round(load1, 2), "load5": round(load5, 2), "cores": os.cpu_count() or 1}
+    if glance.is_loaded():
+        began, texts = glance.early_look()
+        first = parse_table(texts)
+        if not first:
+            began, first = glance_lately()
+        time.sleep(max(0.0, began + LOOK_S - time.monotonic()))
         again = glance_at_all()
         facts["busy"] = name_busy(first, again, time.monotonic() - began)
     return {"system": facts}
 
 
-def glance_at_all() -> Dict[int, Glance]:
+def glance_at_all() -> Table:
     """Look at every process."""
-    found: Dict[int, Glance] = {}
-    for pid in processes.all_pids():
-        glance = parse_stat(read_text("/proc/%d/stat" % pid))
-        if glance is not None:
-            found[pid] = glance
-    return found
+    return parse_table(glance.read_stats())
+
+
+def parse_table(texts: Dict[int, bytes]) -> Table:
+    """Read what was seen of every process."""
+    parsed = {pid: parse_stat(text.decode("utf-8", "replace")) for pid, text in texts.items()}
+    return {pid: one for pid, one in parsed.items() if one is not None}
 
 
 def glance_lately() -> Tuple[float, Table]:
@@ -83,7 +84,7 @@ _looks: List[Tuple[float, Table]] = []
 
 def list_users() -> List[int]:
     """List the processes that are no threads of the kernel."""
-    return [pid for pid, glance in glance_lately()[1].items() if not glance.kernel]
+    return [pid for pid, one in glance_lately()[1].items() if not one.kernel]
 
 
 def parse_stat(text: str) -> Optional[Glance]:
@@ -137,7 +138,7 @@ def probe_stuck(request: Facts) -> Facts:
 
 def waiting() -> List[int]:
     """List the processes that wait inside the kernel and cannot be killed."""
-    return [pid for pid, glance in glance_lately()[1].items() if glance.state == "D" and not glance.kernel]
+    return [pid for pid, one in glance_lately()[1].items() if one.state == "D" and not one.kernel]
 
 
 def is_of_driver(waits_in: str) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.node import cgroups, probe_interfaces, probe_system, probe_work, processes
+from orchestrator.node import glance as node_glance
 from orchestrator.node.kernel_log import parse_dmesg
 
 
@@ -124,6 +126,30 @@ def test_who_keeps_the_processors_busy_is_named_and_nobody_who_took_an_old_pid()
     again = {1: glance(100 + rate), 2: glance(100), 3: glance(9 * rate, ticks=6), 4: glance(rate), me: glance(rate)}
     found = probe_work.name_busy(first, again, 2.0)
     assert [(one["pid"], one["cores"]) for one in found] == [(1, 0.5)]
+
+
+@pytest.mark.parametrize(("load", "early", "waits"), [(9e9, True, False), (9e9, False, True), (0.0, True, False)])
+def test_who_was_looked_at_early_is_known_without_a_wait(
+    monkeypatch: pytest.MonkeyPatch, *, load: float, early: bool, waits: bool
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(node_glance, "_early", [])
+    monkeypatch.setattr(probe_work, "_looks", [])
+    moments: list[float] = [time.monotonic()]
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        moments[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: moments[0])
+    monkeypatch.setattr(time, "sleep", wait)
+    if early:
+        node_glance.look_early()
+        moments[0] += probe_work.LOOK_S
+    busy = probe_work.probe_work({})["system"].get("busy")
+    assert (busy is not None) == (load > 0)
+    assert [seconds > 0 for seconds in waited] == ([waits] if load else [])
 
 
 @pytest.mark.parametrize(
