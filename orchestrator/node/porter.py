@@ -5,6 +5,7 @@ Each one after it costs no login shell, no channel and no start of Python.
 Orders come as JSON lines, each with the number of its program under "c": open (program, nonce, request, and under "bytes"
 the length of the modules that follow it), order, close; become takes the place of the porter itself, so that what runs
 long has the channel alone. What programs write goes back as frames with their number; a frame with "end" is the last.
+The order clock is answered at once, with the node's time under "clock": programs are at work, and would be late.
 """
 
 from __future__ import annotations
@@ -119,6 +120,9 @@ class Porter:
         if header["op"] == "open":
             learn(self.modules, body)
             self.open(header)
+            return
+        if header["op"] == "clock":
+            self.wire.send({"c": header["c"], "clock": time.time()})
             return
         child = self.children.get(header["c"])
         if child is None:

@@ -1,8 +1,7 @@
 """Asks a node everything that the launch host needs to know before a start, in one round trip, reading only.
 
-While the facts are gathered, orders {"op": "clock"} are answered with the node's time, so that the launch host can
-measure the clock offset at the smallest of a few round trips; any other order, or the end of the orders, asks for the
-answer: {"facts": {...}, "unknown": {group: reason}}.
+The answer is {"facts": {...}, "unknown": {group: reason}, "clock": T}, the last being the node's time. A better idea of
+the clock the porter gives meanwhile, which is not busy.
 """
 
 from __future__ import annotations
@@ -149,16 +148,11 @@ def lay_over(facts: Facts, more: Facts) -> None:
 
 
 def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
-    """Gather all groups at once, answer clock orders meanwhile, then answer."""
+    """Gather all groups at once, then answer."""
     del modules
     without = request.get("without", ())
     groups = [Group(name, gather, limit_s) for name, gather, limit_s in GROUPS if name not in without]
     crew = Crew(groups, request)
-    while True:
-        order = wire.read_order()
-        if order is None or order.get("op") != "clock":
-            break
-        wire.send({"clock": time.time()})
     facts: Facts = {}
     unknown: Dict[str, str] = {}
     crew.wait()

@@ -6,6 +6,7 @@ import itertools
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -19,6 +20,10 @@ IDLE_S = 60.0
 """One that did nothing for so long is not asked any more: it ends by itself, at more than twice that."""
 NUMBER = "c"
 """The key in the headers of those frames that are of a program of the porter."""
+CLOCK = "clock"
+"""The key under which the porter tells the node's time."""
+TELL_TIME: Mapping[str, Any] = {"op": CLOCK}
+"""An order to any program of a porter; it is answered at once, by a frame that has nothing but the time."""
 ALONE = frozenset({"pump", "start", "hold"})
 """Programs that have a channel alone: they run as long as a run does, or bring much."""
 
@@ -42,6 +47,8 @@ class PorterChannel:
         self.last: Frame | None = None
         """What is said of the porter's own end, after all that the program itself has said."""
         self.frames = FrameReader(self.nonce, where)
+        self.times: deque[Frame] = deque()
+        """What the porter has told of its clock."""
         self._porter = porter
         self._number = number
 
@@ -50,8 +57,11 @@ class PorterChannel:
         return self._porter.read(self, timeout_s)
 
     def send(self, order: Mapping[str, Any]) -> None:
-        """Send one order."""
-        self._porter.send({"op": "order", "c": self._number, "order": order})
+        """Send one order; that to tell the time is for the porter, which has nothing else to do."""
+        if order == TELL_TIME:
+            self._porter.ask_time(self, self._number)
+        else:
+            self._porter.send({"op": "order", NUMBER: self._number, "order": order})
 
     def close(self) -> None:
         """Close our end; the program sees end of file on its stdin."""
@@ -69,6 +79,8 @@ class Porter:
         self._where = where
         self._numbers = itertools.count(1)
         self._open: dict[int, PorterChannel] = {}
+        self._asked: dict[int, PorterChannel] = {}
+        """Who waits for the time; also one whose program has ended."""
         self._sent: frozenset[str] = list_needed(PROGRAM)
         self._news = threading.Condition()
         self._someone_reads = False
@@ -116,9 +128,16 @@ class Porter:
         self._used = time.monotonic()
         self._base.send(order)
 
+    def ask_time(self, channel: PorterChannel, number: int) -> None:
+        """Have the node's time told to a channel."""
+        with self._news:
+            self._asked[number] = channel
+        self.send({"op": CLOCK, NUMBER: number})
+
     def close_program(self, number: int) -> None:
         """Close our end of one program."""
         with self._news:
+            self._asked.pop(number, None)
             channel = self._open.pop(number, None)
             if channel is None:
                 return
@@ -137,9 +156,11 @@ class Porter:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self._news:
+                if channel.times:
+                    return channel.times.popleft()
                 if (frame := channel.frames.next()) is not None:
                     return frame
-                if channel.ended:
+                if channel.ended and (self._over or channel not in self._asked.values()):
                     last, channel.last = channel.last, None
                     return last
                 left_s = None if until is None else until - time.monotonic()
@@ -166,6 +187,9 @@ class Porter:
                 self._open.clear()
                 return
             number = int(frame.header.get(NUMBER, 0))
+            if CLOCK in frame.header and number in self._asked:
+                self._asked.pop(number).times.append(Frame({CLOCK: frame.header[CLOCK]}))
+                return
             channel = self._open.get(number)
             if channel is None:
                 return  # we have closed our end

@@ -55,7 +55,8 @@ def test_what_is_wrong_between_nodes_is_named_and_the_remedies_mend_it(
     pairs = checked.finding("pairs", 1)
     assert f"{cluster.address(3)} cannot reach it" in pairs["detail"]
     assert "timeout" in pairs["detail"]
-    assert f"+{SHIFT_S}." in checked.finding("clock", 2)["detail"]
+    told = checked.finding("clock", 2)["detail"]
+    assert abs(float(told.split()[0]) - SHIFT_S) < 0.5, told
     warned = checked.found("warn")
     wanted = {("hostnames", 0), ("hostnames", 1), ("machine-ids", 0), ("machine-ids", 1), ("mtu-equal", 3)}
     wanted |= {("latency", 3)}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,9 +14,11 @@ from orchestrator.checks.catalogue import run_checks
 from orchestrator.facts import Address, Facts, Survey
 from orchestrator.facts.reach import Attempt, ReachFacts
 from orchestrator.phases.addresses import Place, build_candidates, find_sources
-from orchestrator.phases.preflight import Proof, estimate_clock, probe_nodes, prove_addresses
+from orchestrator.phases.preflight import Proof, _ask_probe, estimate_clock, probe_nodes, prove_addresses
 from orchestrator.settings import Settings
+from orchestrator.transport import Frame
 from orchestrator.transport.local import LocalLink
+from orchestrator.transport.porter import TELL_TIME
 from orchestrator.values import Finding, Node
 
 HEAD = Node(name="head", host="head.example")
@@ -203,3 +206,31 @@ def test_on_a_long_way_one_message_tells_the_clock() -> None:
     assert error_s == 0.05
     assert abs(offset_s - 0.025) < 0.02
     assert estimate_clock(100.0, 98.0, 0.5) == (2.25, 0.5)
+
+
+class LateChannel:
+    """A probe whose answer is there before the question for the time is."""
+
+    def __init__(self, *headers: dict[str, Any]) -> None:
+        self.headers = list(headers)
+        self.sent = 0
+
+    def send(self, order: Any) -> None:
+        assert order == TELL_TIME
+        self.sent += 1
+
+    def read(self, timeout_s: float | None = None) -> Frame | None:
+        del timeout_s
+        return Frame({"clock": time.time() + 5} | self.headers.pop(0)) if self.headers else None
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("headers", [({"facts": {}}, {}), ({}, {"facts": {}})])
+def test_an_answer_that_is_quicker_than_the_time_is_no_time(headers: tuple[dict[str, Any], ...]) -> None:
+    channel = LateChannel(*headers)
+    answer, (offset_s, error_s) = _ask_probe(channel, LocalLink(node("a")))
+    assert answer["facts"] == {}
+    assert channel.sent == 1
+    assert abs(offset_s - 5) <= error_s + 0.001

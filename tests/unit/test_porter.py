@@ -24,7 +24,7 @@ from orchestrator.transport import Channel, cargo, program
 from orchestrator.transport.answers import read_frame
 from orchestrator.transport.frames import FrameReader
 from orchestrator.transport.local import LocalChannel
-from orchestrator.transport.porter import PROGRAM, Porter, Programs
+from orchestrator.transport.porter import PROGRAM, TELL_TIME, Porter, Programs
 from orchestrator.values import Node
 
 HERE = Node(host="here", name="here", where="test", local=True)
@@ -275,6 +275,31 @@ def test_what_only_tries_a_way_takes_no_process_of_its_own(programs: Programs, s
             assert channel.read(5) is None
     silent.send({"c": 3})
     assert echo(silent) == {"c": 3}
+
+
+def test_the_porter_tells_the_time_beside_what_a_program_says(programs: Programs, started: Started) -> None:
+    busy, other = programs.open("echo", {}), programs.open("echo", {})
+    assert busy.read(5) is not None
+    before = time.time()
+    busy.send(TELL_TIME)
+    told = busy.read(5)
+    assert told is not None
+    assert list(told.header) == ["clock"]
+    assert before <= told.header["clock"] <= time.time()
+    busy.send({"a": 1})
+    assert echo(busy) == {"a": 1}
+    # Also when the program has ended; then it is over.
+    assert other.read(5) is not None
+    os.kill(children_of(started.channels[0]._process.pid)[1], signal.SIGKILL)
+    assert other.read(5) is None
+    other.send(TELL_TIME)
+    told = other.read(5)
+    assert told is not None
+    assert list(told.header) == ["clock"]
+    assert other.read(5) is None
+    busy.send(TELL_TIME)
+    busy.close()
+    assert busy.read(5) is None
 
 
 def test_a_fork_that_fails_is_told_in_the_place_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
