@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import queue
 import select
@@ -52,7 +53,7 @@ Resolved = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 
 def resolve(host: SshHost, where: str, deadline: Deadline) -> list[Resolved]:
-    """Look the name up within the time; a resolver that hangs would take its own."""
+    """Look the name up within the time; a resolver that hangs would take its own, and an address asks none."""
     answer: queue.SimpleQueue[list[Resolved] | OSError] = queue.SimpleQueue()
 
     def look_up() -> None:
@@ -63,7 +64,10 @@ def resolve(host: SshHost, where: str, deadline: Deadline) -> list[Resolved]:
         except (OSError, UnicodeError) as error:
             answer.put(error if isinstance(error, OSError) else OSError(str(error)))
 
-    threading.Thread(target=look_up, name="resolve", daemon=True).start()
+    if _is_address(host.hostname):
+        look_up()
+    else:
+        threading.Thread(target=look_up, name="resolve", daemon=True).start()
     remedy = "check the spelling and /etc/hosts or DNS, or write the address in the node list"
     try:
         result = answer.get(timeout=deadline.left_s)
@@ -75,6 +79,15 @@ def resolve(host: SshHost, where: str, deadline: Deadline) -> list[Resolved]:
         what = f"the name {host.hostname!r} does not resolve ({reason})"
         raise LinkError(what=what, where=where, step="resolve", remedy=remedy)
     return result
+
+
+def _is_address(name: str) -> bool:
+    """Tell an address from a name; one with an interface behind it counts as a name."""
+    for family in FAMILIES.values():
+        with contextlib.suppress(OSError, ValueError):
+            socket.inet_pton(family, name)
+            return True
+    return False
 
 
 def dial(host: SshHost, addresses: list[Resolved], where: str, deadline: Deadline) -> socket.socket:

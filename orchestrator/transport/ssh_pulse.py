@@ -26,7 +26,8 @@ class Pulse:
         self._asked_at: float | None = None
         self._heard_at = 0.0
         self._ended = threading.Event()
-        threading.Thread(target=self._ask, name="pulse", daemon=True).start()
+        self._begin_at = time.monotonic() + ASK_EVERY_S
+        self._asking = False
         WATCH.add(self)
 
     def heard(self) -> None:
@@ -39,16 +40,20 @@ class Pulse:
         WATCH.remove(self)
 
     def _ask(self) -> None:
-        while not self._ended.wait(ASK_EVERY_S):
+        while not self._ended.is_set():
             self._asked_at = time.monotonic()
             with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
                 self._transport.global_request("keepalive@openssh.com", wait=True)
             self._asked_at = None
             if not self._transport.is_active():
                 return
+            self._ended.wait(ASK_EVERY_S)
 
     def look(self) -> None:
-        """End the link when an answer is overdue."""
+        """End the link when an answer is overdue; begin to ask once it has lived so long that it matters."""
+        if not self._asking and time.monotonic() >= self._begin_at:
+            self._asking = True
+            threading.Thread(target=self._ask, name="pulse", daemon=True).start()
         asked_at = self._asked_at
         if asked_at is None:
             return

@@ -132,6 +132,8 @@ def expand_path(path: str, host: SshHost, home: Path, environ: Mapping[str, str]
 
 def expand_tokens(text: str, host: SshHost, home: Path) -> str:
     """Fill in %h, %p and their kin as OpenSSH does."""
+    if "%" not in text:
+        return text  # most have none, and to know who we are takes a look into files
     here = os.uname().nodename
     tokens = {
         "%": "%",
