@@ -12,8 +12,14 @@ from typing import Any, Self
 
 from orchestrator.node import armed, clock, processes, rank_hook, runfolder
 
-STUCK = "import threading\ndef wait_for_ever():\n    lock = threading.Lock(); lock.acquire(); lock.acquire()\nwait_for_ever()"
-"""A program whose main thread waits in a lock."""
+STUCK = """import threading
+def wait_for_ever():
+    lock = threading.Lock(); lock.acquire()
+    print("here", flush=True)
+    lock.acquire()
+wait_for_ever()
+"""
+"""A program that says when its main thread comes to wait in a lock."""
 
 
 def wait_for(condition: Callable[[], object], deadline_s: float = 20.0) -> None:

@@ -13,10 +13,7 @@ from ranks_alone import STUCK, RankRoom, wait_for
 from orchestrator.node import evidence, look
 from orchestrator.node.stacks import state_of
 
-
-def stands_in_lock(pid: int) -> bool:
-    """Armed it is before its program begins."""
-    return "futex" in Path(f"/proc/{pid}/wchan").read_text("ascii")
+MARKED = STUCK.replace('print("here", flush=True)', 'open("here", "w").close()')
 
 
 @pytest.fixture
@@ -32,7 +29,9 @@ def test_a_stack_is_written_before_term_comes(room: RankRoom, monkeypatch: pytes
     processes = [room.start(STUCK, rank=rank) for rank in range(3)]
     for rank, process in enumerate(processes):
         room.wait_armed(rank)
-        wait_for(lambda: stands_in_lock(process.pid))  # noqa: B023
+        # Armed it is before its program begins.
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
     began = time.monotonic()
     look.wait_for_stacks(look.take(room.events, "failure"))
     took_s = time.monotonic() - began
@@ -81,10 +80,10 @@ def test_what_cannot_be_read_is_no_look(room: RankRoom) -> None:
 
 
 def test_a_stop_for_a_failure_elsewhere_is_looked_at_and_told(tmp_path: Path) -> None:
-    with LiveNode(tmp_path, SLEEP, STUCK, rank_hook=True) as node:
+    with LiveNode(tmp_path, SLEEP, MARKED, rank_hook=True) as node:
         node.send("go")
         node.wait(lambda: len(node.ranks()) == 2)
-        node.wait(lambda: stands_in_lock(node.ranks()[1]["pid"]))
+        node.wait((tmp_path / "here").exists)
         # As the launch host does it: the stop comes right behind the question.
         node.send("evidence", id="1")
         node.send("stop", grace_s=2.0, reason="failure", state="stopped")
@@ -98,10 +97,10 @@ def test_a_stop_for_a_failure_elsewhere_is_looked_at_and_told(tmp_path: Path) ->
 
 def test_when_a_rank_fails_the_others_are_looked_at_before_their_agent_ends_them(tmp_path: Path) -> None:
     fail = "import os, time\nwhile not os.path.exists('now'): time.sleep(0.01)\nraise SystemExit(3)"
-    with LiveNode(tmp_path, fail, STUCK, rank_hook=True) as node:
+    with LiveNode(tmp_path, fail, MARKED, rank_hook=True) as node:
         node.send("go")
         node.wait(lambda: len(node.ranks()) == 2)
-        node.wait(lambda: stands_in_lock(node.ranks()[1]["pid"]))
+        node.wait((tmp_path / "here").exists)
         (tmp_path / "now").touch()
         assert node.event("rank_exit")["code"] == 3
         # The stop that follows tells nothing more: what the ranks do by then, they do because they end.

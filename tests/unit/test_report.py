@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks_alone import wait_for
 
 from orchestrator.node import clock, forget, processes, report, runfolder, runs
 
@@ -166,7 +168,10 @@ def test_no_run(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_younger_than_the_last_record_of_the_tree_counts_as_living(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "600"]) as rank:
+    with subprocess.Popen(["sleep", "600"]) as rank, ExitStack() as undo:
+        undo.callback(rank.kill)
+        # Its words are there a moment after the one program has taken the place of the other.
+        wait_for(lambda: Path(f"/proc/{rank.pid}/cmdline").read_bytes() == b"sleep\x00600\x00")
         own = identity(rank.pid)
         event = {"ev": "rank", "rank": 0, "local_rank": 0, "pid": rank.pid, "ticks": own["ticks"], "time": 1.0}
         folder = tmp_path / "run_1" / "0"
