@@ -112,8 +112,7 @@ def _try_pairs(
     nodes: Sequence[Node],
     settings: Settings,
     pairs: Sequence[tuple[int, int]],
-    *,
-    again: bool = False,
+    again: Mapping[str, float] | None = None,
 ) -> tuple[dict[tuple[int, int], Way], list[Way]]:
     """Let the first of each pair try the second, all nodes at the same time; give the nodes that were lost apart."""
     sources = sorted({source for source, _ in pairs})
@@ -139,30 +138,36 @@ def _try_again(
 ) -> tuple[dict[tuple[int, int], Way], list[Way]]:
     """Try the ways that seem slow again, node after node, and keep the best; not for long."""
     best, until = dict(found), time.monotonic() + AGAIN_S
-    for _ in range(AGAIN):
-        doubtful = _doubtful(best)
-        for source in sorted({source for source, _ in doubtful}):
-            if time.monotonic() > until:
-                return best, []
-            again, lost = _try_pairs(
-                opened, nodes, settings, [pair for pair in doubtful if pair[0] == source], again=True
-            )
-            if lost:
-                return best, lost
-            best |= {pair: _better(best[pair], way) for pair, way in again.items()}
+    doubtful, wanted = _doubtful(best)
+    for source in sorted({source for source, _ in doubtful}):
+        left_s = until - time.monotonic()
+        if left_s < 0:
+            break
+        # The node repeats it by itself: the way to us may be long.
+        again, lost = _try_pairs(
+            opened,
+            nodes,
+            settings,
+            [pair for pair in doubtful if pair[0] == source],
+            {**wanted, "times": AGAIN, "limit_s": left_s},
+        )
+        if lost:
+            return best, lost
+        best |= {pair: _better(best[pair], way) for pair, way in again.items()}
     return best, []
 
 
-def _doubtful(found: Mapping[tuple[int, int], Way]) -> list[tuple[int, int]]:
-    """List the ways that seem slower than the others."""
+def _doubtful(found: Mapping[tuple[int, int], Way]) -> tuple[list[tuple[int, int]], dict[str, float]]:
+    """List the ways that seem slower than the others, and what would be as good as those."""
     timed = {pair: (way.rtt_ms, way.rate_mbs) for pair, way in found.items() if way.ok and way.rtt_ms and way.rate_mbs}
     if not timed:
-        return []
+        return [], {}
     longest_ms = max(DOUBT_MS, DOUBT_TIMES * statistics.median(rtt_ms or 0.0 for rtt_ms, _ in timed.values()))
     least_mbs = max(DOUBT_MBS, DOUBT_SHARE * statistics.median(rate_mbs or 0.0 for _, rate_mbs in timed.values()))
-    return [
+    doubtful = [
         pair for pair, (rtt_ms, rate_mbs) in timed.items() if (rtt_ms or 0) > longest_ms or (rate_mbs or 0) < least_mbs
     ]
+    return doubtful, {"rtt_ms": longest_ms, "rate_mbs": least_mbs}
 
 
 def _better(first: Way, second: Way) -> Way:

@@ -121,10 +121,28 @@ def test_a_way_that_seems_slow_is_tried_again_and_the_best_counts() -> None:
         return Way(source=source, target=target, ok=True, rtt_ms=rtt_ms, rate_mbs=rate_mbs)
 
     found = {(0, 1): way(0, 1, 0.1, 500), (1, 0): way(1, 0, 30.0, 450), (0, 2): way(0, 2, 0.2, 90)}
-    assert _doubtful(found) == [(1, 0), (0, 2)]
+    assert _doubtful(found) == ([(1, 0), (0, 2)], {"rtt_ms": 1.0, "rate_mbs": 225.0})
+    assert _doubtful({}) == ([], {})
     better = _better(found[1, 0], way(1, 0, 0.3, 200))
     assert (better.rtt_ms, better.rate_mbs) == (0.3, 450)
     assert _better(found[1, 0], Way(source=1, target=0, step="timeout")) == found[1, 0]
+
+
+def test_a_node_repeats_by_itself_what_is_not_good_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*tests: tuple[float, float] | None) -> dict[str, Any]:
+        left = iter(
+            [{"ok": False} if one is None else {"ok": True, "rtt_ms": one[0], "rate_mbs": one[1]} for one in tests]
+        )
+        monkeypatch.setattr(mesh, "_test_tcp", lambda *_: dict(next(left)))
+        wanted = {"times": 3, "limit_s": 9.0, "rtt_ms": 1.0, "rate_mbs": 50.0}
+        (result,) = mesh._test_all({"peers": [{"rank": 4}], "limit_s": 3.0, "again": wanted}, {}, 1500)
+        return {**result, "left": len(list(left))}
+
+    good = {"target": 4, "ok": True, "left": 0}
+    assert told((0.4, 60), (0.1, 99)) == {**good, "rtt_ms": 0.4, "rate_mbs": 60, "left": 1}
+    assert told((30, 60), (2, 40), (0.5, 20)) == {**good, "rtt_ms": 0.5, "rate_mbs": 60}
+    assert told((30, 60), (0.5, 40), (9, 9)) == {**good, "rtt_ms": 0.5, "rate_mbs": 60, "left": 1}
+    assert told((30, 60), None, None) == {**good, "rtt_ms": 30, "rate_mbs": 60}
 
 
 def test_the_program_ends_when_the_launch_host_is_gone_without_a_word() -> None:
