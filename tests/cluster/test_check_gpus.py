@@ -54,8 +54,8 @@ def put_bus(cluster: Cluster, k: int, count: int) -> None:
 
 
 def put_kernel_log(cluster: Cluster, k: int, text: str, age_s: float) -> None:
-    """Put one line into the kernel log of a node."""
-    stamp = int((time.clock_gettime(time.CLOCK_MONOTONIC) - age_s) * 1e6)
+    """Put one line into the kernel log of a node, no older than this boot."""
+    stamp = int(max(1.0, time.clock_gettime(time.CLOCK_MONOTONIC) - age_s) * 1e6)
     (cluster.folder(k) / "tmp" / "kmsg").write_text(f"4,1,{stamp},-;{text}\n")
     done = cluster.exec(k, ["mount", "--bind", "/tmp/kmsg", "/dev/kmsg"])
     assert done.returncode == 0, done
