@@ -221,6 +221,9 @@ class Programs:
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start one program."""
+        if program in ALONE and program != "start":
+            # Not while others wait for the porter: a channel costs two round trips.
+            return self._start(program, request)
         with self._opening:
             porter = self._porter if self._porter is not None and self._porter.usable else None
             if program == "start" and porter is not None and porter.idle:
@@ -231,7 +234,6 @@ class Programs:
                     self.close()
                     porter = self._porter = self._start_porter()
                 return porter.open(program, request)
-        # Not while others wait for the porter: a channel costs two round trips.
         return self._start(program, request)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,32 @@ def test_code_is_what_the_source_says() -> None:
     names: dict[str, Any] = {"__name__": "clock"}
     exec(marshal.loads(cargo.read_code("clock")), names)
     assert callable(names["now"])
+
+
+def test_what_has_a_channel_alone_does_not_wait_for_the_porter(started: Started) -> None:
+    let_come, coming = threading.Event(), threading.Event()
+
+    def start(name: str, request: Any) -> LocalChannel:
+        if name == PROGRAM:
+            coming.set()
+            assert let_come.wait(20)
+        return started(name, request)
+
+    one = Programs("here", start)
+    preparing = threading.Thread(target=one.prepare)
+    preparing.start()
+    try:
+        assert coming.wait(20)
+        with closing(one.open("hold", {"port": None, "nonce": "n", "names": []})) as channel:
+            assert read_frame(channel, "here", 20).header["port"]
+            assert started.names == ["hold"]
+            assert preparing.is_alive()
+    finally:
+        let_come.set()
+        preparing.join(20)
+        one.close()
+        for other in started.channels:
+            other.close()
 
 
 def test_what_only_tries_a_way_takes_no_process_of_its_own(programs: Programs, started: Started) -> None:
