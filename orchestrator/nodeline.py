@@ -93,6 +93,15 @@ def _build_node(text: str, fields: dict[str, Any], where: str) -> Node:
     return Node(name=host, host=host, where=where, **own)
 
 
+def is_numeric(text: str) -> bool:
+    """Tell an address from a name."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _parse_host(text: str, where: str) -> tuple[str, int | None]:
     bracketed = _BRACKETED.fullmatch(text)
     if bracketed is not None:

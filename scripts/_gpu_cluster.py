@@ -15,6 +15,7 @@ from _local_cluster import find_environment, forget_host_keys, shorten, show
 from cluster import (  # found by the path that _local_cluster sets
     Cluster,
     ClusterError,
+    ask_smi,
     find_smi,
     open_cluster,
     start_cluster,
@@ -90,15 +91,10 @@ def bring_up(nodes: int, per_node: int | None, python: Path | None, *, share: bo
 
 def read_gpus() -> list[int]:
     """The numbers of this machine's GPUs; none where there is no driver."""
-    smi = find_smi()
-    if not smi:
-        return []
-    words = [smi, "--query-gpu=index", "--format=csv,noheader"]
-    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    lines = done.stdout.split()
-    if done.returncode or not all(line.isdigit() for line in lines):
-        raise ClusterError(f"{smi} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[:300]}")
-    return [int(line) for line in lines]
+    rows = ask_smi("index")
+    if not all(index.isdigit() for (index, *_) in rows):
+        raise ClusterError(f"{find_smi()} ended with 0: {' '.join(index for (index, *_) in rows)[:300]}")
+    return [int(index) for (index, *_) in rows]
 
 
 def share_out(numbers: Sequence[int], nodes: int, per_node: int | None, *, share: bool) -> dict[int, str]:

@@ -21,7 +21,7 @@ Order = dict[str, Any]
 LEAST_S = 0.1  # a transfer that takes longer is long enough to be measured
 LONGEST_S = 2.0  # a size that would take longer is left out: the link is slow, and that is known by then
 MOST = 200  # of a few bytes; enough for a middle of them
-LOOK_S = 1.0
+LOOK_S = 1.0  # of looking without a rest
 SMALL = 8
 WARM_UP = 2
 

@@ -39,7 +39,10 @@ def early_look() -> Tuple[float, Texts]:
 
 
 def read_stats() -> Texts:
-    """Read /proc/PID/stat of every process."""
+    """Read /proc/PID/stat of every process.
+
+    Not by probe_command and processes, which every start of the porter would have to load.
+    """
     found: Texts = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.facts import Facts
 from orchestrator.facts.reach import Attempt, ReachFacts
+from orchestrator.nodeline import is_numeric
 from orchestrator.phases.later import Later
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
@@ -132,15 +133,6 @@ def prove_addresses(
 
 def _unproved(reach: ReachFacts) -> Proof:
     return Proof(master_addr="", master_port=0, places=(), reach=reach, hold=None)
-
-
-def is_numeric(text: str) -> bool:
-    """Tell an address from a name."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _one_machine(facts: Sequence[Facts]) -> bool:

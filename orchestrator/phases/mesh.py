@@ -13,7 +13,8 @@ from typing import Any
 
 from orchestrator.errors import AortaError
 from orchestrator.facts.mesh import MeshFacts, Way
-from orchestrator.phases.addresses import Place, is_numeric
+from orchestrator.nodeline import is_numeric
+from orchestrator.phases.addresses import Place
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame

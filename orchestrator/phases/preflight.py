@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.facts import Facts, parse_facts
+from orchestrator.nodeline import is_numeric
 from orchestrator.phases.addresses import (
     Place,
     PortHold,
     Proof,
-    is_numeric,
     prove_addresses,
 )
 from orchestrator.phases.script import ask_of_node, ask_of_script

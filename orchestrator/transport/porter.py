@@ -24,8 +24,10 @@ CLOCK = "clock"
 """The key under which the porter tells the node's time."""
 TELL_TIME: Mapping[str, Any] = {"op": CLOCK}
 """An order to any program of a porter; it is answered at once, by a frame that has nothing but the time."""
-ALONE = frozenset({"pump", "start", "hold"})
+ALONE = frozenset({"pump", "hold"})
 """Programs that have a channel alone: they run as long as a run does, or bring much."""
+HEIR = "start"
+"""Has a channel alone as well: that of the porter, when nothing else is at work there."""
 
 
 class Base(Channel, Protocol):
@@ -108,7 +110,7 @@ class Porter:
 
     def _give(self, order: Mapping[str, Any], program: str) -> None:
         # Under the lock: what counts as sent must have gone before the orders of other threads that build on it.
-        modules = pack_modules(program, self._sent) if list_needed(program) - self._sent or program == "start" else b""
+        modules = pack_modules(program, self._sent) if list_needed(program) - self._sent or program == HEIR else b""
         self._sent |= list_needed(program)
         self._used = time.monotonic()
         self._base.send({**order, "bytes": len(modules)}, modules)
@@ -221,19 +223,19 @@ class Programs:
 
     def open(self, program: str, request: Mapping[str, Any]) -> Channel:
         """Start one program."""
-        if program in ALONE and program != "start":
+        if program in ALONE:
             # Not while others wait for the porter: a channel costs two round trips.
             return self._start(program, request)
         with self._opening:
             porter = self._porter if self._porter is not None and self._porter.usable else None
-            if program == "start" and porter is not None and porter.idle:
-                self._porter = None
-                return porter.become(program, request)
-            if program not in ALONE:
+            if program != HEIR:
                 if porter is None:
                     self.close()
                     porter = self._porter = self._start_porter()
                 return porter.open(program, request)
+            if porter is not None and porter.idle:
+                self._porter = None
+                return porter.become(program, request)
         return self._start(program, request)
 
     def close(self) -> None:

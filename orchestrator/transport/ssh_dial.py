@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import queue
 import select
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import LinkError, SilentError
+from orchestrator.nodeline import is_numeric
 from orchestrator.transport.sshconfig import SshHost, expand_tokens, home_folder
 
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
@@ -64,7 +64,7 @@ def resolve(host: SshHost, where: str, deadline: Deadline) -> list[Resolved]:
         except (OSError, UnicodeError) as error:
             answer.put(error if isinstance(error, OSError) else OSError(str(error)))
 
-    if _is_address(host.hostname):
+    if is_numeric(host.hostname):
         look_up()
     else:
         threading.Thread(target=look_up, name="resolve", daemon=True).start()
@@ -79,15 +79,6 @@ def resolve(host: SshHost, where: str, deadline: Deadline) -> list[Resolved]:
         what = f"the name {host.hostname!r} does not resolve ({reason})"
         raise LinkError(what=what, where=where, step="resolve", remedy=remedy)
     return result
-
-
-def _is_address(name: str) -> bool:
-    """Tell an address from a name; one with an interface behind it counts as a name."""
-    for family in FAMILIES.values():
-        with contextlib.suppress(OSError, ValueError):
-            socket.inet_pton(family, name)
-            return True
-    return False
 
 
 def dial(host: SshHost, addresses: list[Resolved], where: str, deadline: Deadline) -> socket.socket:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from cluster import find_smi  # found by the path that benchmark sets
+import cluster  # found by the path that benchmark sets
 
 from . import PROJECT
 from .nodes import Bed
@@ -21,16 +20,15 @@ ASK_TORCH = (
 )
 
 
+SMI_S = 30
+
+
 def ask_smi(fields: str) -> list[list[str]]:
-    """Ask this machine's nvidia-smi for fields of every GPU; nothing where there is none."""
-    smi = find_smi()
-    if not smi:
+    """Ask for fields of every GPU; nothing where there is none, or the driver does not answer."""
+    try:
+        return cluster.ask_smi(fields, SMI_S)
+    except cluster.ClusterError:
         return []
-    words = [smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
-    return (
-        [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()] if not done.returncode else []
-    )
 
 
 def read_memory() -> dict[str, int]:

@@ -23,7 +23,12 @@ from .tables import (
 
 PAGE = PROJECT / "docs" / "gpu-results.md"
 FIGURES = PROJECT / "docs" / "gpu-results"
-PARTS = ("training", "collectives", "faults")
+PARTS = {
+    "training": (TRAINING, render_training),
+    "collectives": (COLLECTIVES, render_collectives),
+    "faults": (FAULTS, render_faults),
+}
+"""What begins the section of a part, and what renders it as measured on one machine."""
 Found = Mapping[str, Sequence[Results]]
 INTRO = """# On real GPUs
 
@@ -54,10 +59,7 @@ def read_all(folder: Path = FIGURES) -> Found:
 def build_page(found: Found) -> str:
     """The whole page."""
     sections = [INTRO, "## What was not measured\n", *(f"- {line}" for line in list_missing(found)), ""]
-    renders = {"training": (TRAINING, render_training), "collectives": (COLLECTIVES, render_collectives)}
-    renders["faults"] = (FAULTS, render_faults)
-    for part in PARTS:
-        intro, render = renders[part]
+    for part, (intro, render) in PARTS.items():
         sections += [intro] if found.get(part) else []
         for results in found.get(part, ()):
             sections += [f"### {name_machine(results)}\n", *render(results), render_origin(results)]

@@ -6,7 +6,7 @@ from .launcher import Completed, Launcher
 from .machines import Cluster, open_cluster, start_cluster, start_guard
 from .processes import Process
 from .programs import ClusterError, NeedsNamespaces, wait_for
-from .real_gpus import find_smi
+from .real_gpus import ask_smi, find_smi
 from .sampler import Leak, PsSampler
 from .spec import why_no_namespaces
 
@@ -19,6 +19,7 @@ __all__ = [
     "NeedsNamespaces",
     "Process",
     "PsSampler",
+    "ask_smi",
     "find_smi",
     "open_cluster",
     "start_cluster",

@@ -23,6 +23,18 @@ def find_smi() -> str:
     return shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=FOLDERS) or ""
 
 
+def ask_smi(fields: str, limit_s: float | None = None) -> list[list[str]]:
+    """Ask this machine's nvidia-smi for fields of every GPU; nothing where there is none."""
+    smi = find_smi()
+    if not smi:
+        return []
+    words = [smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s)
+    if done.returncode:
+        raise ClusterError(f"{smi} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[:300]}")
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
 def session_words(spec: Spec, k: int) -> list[str]:
     """What node k's sshd sets in every session on account of its GPUs."""
     own = dict(spec.shares).get(k)
@@ -35,16 +47,11 @@ def session_words(spec: Spec, k: int) -> list[str]:
 
 def hidden_cards(spec: Spec, k: int) -> list[Path]:
     """What the driver tells of the GPUs that are not node k's, as containers hide it."""
-    own, smi = dict(spec.shares).get(k), find_smi()
-    if own is None or not smi:
+    own = dict(spec.shares).get(k)
+    if own is None:
         return []
-    words = [smi, "--query-gpu=index,pci.bus_id", "--format=csv,noheader"]
-    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise ClusterError(f"{smi} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[:300]}")
-    rows = [line.replace(" ", "").split(",") for line in done.stdout.splitlines()]
     # nvidia-smi writes a PCI domain with eight digits, the kernel with four.
-    return [CARDS / bus[4:].lower() for index, bus in rows if index not in own.split(",")]
+    return [CARDS / bus[4:].lower() for index, bus in ask_smi("index,pci.bus_id") if index not in own.split(",")]
 
 
 def smi_text(smi: str, own: str) -> str:
