@@ -34,9 +34,9 @@ def visible_gpus(gpus: tuple[Gpu, ...], visible: Mapping[str, str]) -> tuple[Gpu
     words = [visible[name] for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in visible]
     if "CUDA_VISIBLE_DEVICES" in visible and "HIP_VISIBLE_DEVICES" not in visible:
         words.append(visible["CUDA_VISIBLE_DEVICES"])
-    for text in words:
+    for filtered, text in enumerate(words):
         # A session that is shown a part of the GPUs, by their own numbers, names them by these.
-        gpus = _pick(gpus, text, by_place=text is not words[0])
+        gpus = _pick(gpus, text, by_place=filtered > 0)
     return gpus
 
 

@@ -3,7 +3,7 @@
 request: {"address": A, "interface": I, "nonce": N, "rank": R}. It listens on a TCP and a UDP port that the kernel picks and says
 {"address": A, "tcp": P, "udp": P, "mtu": M}. The order {"op": "test", "peers": [{"rank", "address", "tcp", "udp"}], "limit_s": S} is answered with
 {"results": [...]}, one for each peer. With "again": {"times": N, "limit_s": S, "rtt_ms": most, "rate_mbs": least} only times are taken, peer after
-peer, up to N times each for S seconds until they are good enough; the best count. Others are served until the orders end.
+peer, up to N times each until they are good enough; the best count, and after S seconds nobody else is tried. Others are served until the orders end.
 """
 
 from __future__ import annotations
@@ -158,7 +158,11 @@ def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]
     """Test the ways to all peers at the same time, or again one after the other."""
     if order.get("again"):
         end = time.monotonic() + order["again"]["limit_s"]
-        return [{"target": peer["rank"], **_test_again(peer, request, order, end)} for peer in order["peers"]]
+        return [
+            {"target": peer["rank"], **_test_again(peer, request, order, end)}
+            for peer in order["peers"]
+            if time.monotonic() < end
+        ]
     results: List[Answer] = [{} for _ in order["peers"]]
 
     def put(place: int, peer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""Stays on a node while the launch host is connected, and forks our programs.
+"""Stays on a node while the launch host is connected, and starts our programs.
 
 Each one after it costs no login shell, no channel and no start of Python.
 
@@ -57,7 +57,7 @@ class Inbox:
 
 
 class Child:
-    """One program that was forked, by the pipes that lead to it and from it; -1: closed."""
+    """One program that was started, by the pipes that lead to it and from it; -1: closed."""
 
     def __init__(self, number: int, to_it: int, from_it: int) -> None:
         self.number, self.to_it, self.from_it = number, to_it, from_it

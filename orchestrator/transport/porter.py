@@ -1,4 +1,4 @@
-"""Our end of the porter, the program that stays on a node and forks the others: many programs over one channel."""
+"""Our end of the porter, the program that stays on a node and starts the others: many programs over one channel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Base(Channel, Protocol):
 
 
 class PorterChannel:
-    """One program that the porter has forked."""
+    """One program that the porter has started."""
 
     def __init__(self, porter: Porter, number: int, where: str) -> None:
         self.nonce = secrets.token_hex(8)

@@ -101,7 +101,8 @@ def list_missing_training(measured: Sequence[Results]) -> list[str]:
     }
     told = {"not at all": [case for case in cases if case not in seen]}
     if apart:
-        told["on a GPU of each node's own"] = [case for case in cases if case in seen - apart]
+        alone = {case.label for case in training.list_cases() if case.alone}
+        told["on a GPU of each node's own"] = [case for case in cases if case in seen - apart - alone]
     told["to a hundredth (one run by hand, or runs that lie further apart)"] = [
         case for case in cases if case in seen - fine
     ]

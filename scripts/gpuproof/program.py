@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from .faults import FAULTS, measure_faults
 from .machine import read_machine, read_versions
 from .nodes import Bed
 from .results import ProofError, Results, Row, read_results, write_results
-from .training import SEQUENCES, list_cases, measure_training, write_configs
+from .training import SEQUENCES, keep_pairs, list_cases, measure_training, write_configs
 
 PARTS = ("training", "collectives", "faults")
 HELP = {
@@ -83,7 +83,9 @@ def measure_part(bed: Bed, part: str, args: argparse.Namespace, given: list[str]
     command = shlex.join(["scripts/gpu_proof", *given])
     before = find_before(args.out / f"{part}.json", machine, versions) if args.add else None
     rows: list[Row] = list(before.rows) if before else []
-    for row in choose(bed, part, args, small=not machine["gpus"]):
+    if part == "training":
+        rows = keep_pairs(rows)
+    for row in choose(bed, part, args, tuple(rows), small=not machine["gpus"]):
         rows.append(row)
         print(
             f"{time.strftime('%H:%M:%S')} {part}: { {key: value for key, value in row.items() if key != 'steps'} }",
@@ -110,7 +112,7 @@ def find_before(path: Path, machine: dict[str, Any], versions: dict[str, str]) -
     return before
 
 
-def choose(bed: Bed, part: str, args: argparse.Namespace, *, small: bool) -> Iterable[Row]:
+def choose(bed: Bed, part: str, args: argparse.Namespace, begun: Sequence[Row], *, small: bool) -> Iterable[Row]:
     """Begin a part."""
     only = args.only.split(",") if args.only else None
     if part == "collectives":
@@ -119,4 +121,4 @@ def choose(bed: Bed, part: str, args: argparse.Namespace, *, small: bool) -> Ite
         return measure_faults(bed, [name for name in FAULTS if only is None or name in only])
     write_configs(bed, steps=args.steps, sequences=args.sequences, small=small)
     wanted = [case.label for case in list_cases() if only is None or case.label in only]
-    return measure_training(bed, wanted, pairs=args.pairs, warm_up=args.warm_up)
+    return measure_training(bed, wanted, begun, pairs=args.pairs, warm_up=args.warm_up)

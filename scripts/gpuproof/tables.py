@@ -15,7 +15,7 @@ TRAINING = """## Training, beside torchrun by hand
 
 `config/gpt_small.yaml` (a GPT of 12 blocks, 768 wide, bf16) through `scripts/train.py`, started by `aorta-launch` and by
 hand: `ssh` to each node, and there `python -m torch.distributed.run --nnodes … --node-rank … --master-addr … scripts/train.py`. Both run the same file of the same
-config in pairs, in alternating order. A step's time is the median of a run's steps after the first ones; the ratio is the median of the pairs' ratios, in brackets
+config in pairs, in alternating order within a call; of a call that was cut off the whole pairs count. A step's time is the median of a run's steps after the first ones; the ratio is the median of the pairs' ratios, in brackets
 the least and the most. It must be 1.00 ± 0.01: once the ranks run, the launcher costs the training nothing. How far runs by hand of the same case lie apart says
 how finely that can be told at all: with few sequences on a rank a step waits for the sockets between the nodes, which are faster in one run than in another;
 with many it waits for the GPU.
@@ -79,7 +79,7 @@ def render_case(case: str, ratios: Sequence[float], ours: Sequence[Row], by_hand
         case,
         str(len(ratios)),
         *judge_ratios(ratios),
-        f"{100 * spread(by_hand):.1f} %",
+        f"{100 * spread(by_hand):.1f} %" if len(by_hand) > 1 else "",
         f"{median([row['step_ms'] for row in by_hand]):.1f} ms",
         f"{median([row['step_ms'] for row in ours]):.1f} ms",
         f"{median([row['tokens_per_s'] for row in ours]):,.0f}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -74,16 +74,25 @@ def build_config(case: Case, steps: int, sequences: int, *, small: bool) -> dict
     return config
 
 
-def measure_training(bed: Bed, wanted: Iterable[str], *, pairs: int, warm_up: int) -> Iterable[Row]:
-    """Measure the cases that are asked for, a row each time; the order within a pair alternates."""
+def measure_training(
+    bed: Bed, wanted: Iterable[str], begun: Sequence[Row], *, pairs: int, warm_up: int
+) -> Iterable[Row]:
+    """Measure the cases that are asked for, a row each time, after those of an earlier call; the order within a pair alternates."""
     bed.push()
     for case in (case for case in list_cases() if case.label in wanted):
-        for pair in range(1, pairs + 1):
+        first = 1 + max((row["pair"] for row in begun if row["case"] == case.label), default=0)
+        for pair in range(first, first + pairs):
             tools = (OURS, BY_HAND) if pair % 2 else (BY_HAND, OURS)
             for tool in tools:
                 run = launch_once if tool == OURS else start_by_hand
                 lines, seconds = run(bed, case)
                 yield {**build_row(case, tool, pair, seconds, lines, warm_up), "sequences": read_sequences(bed, case)}
+
+
+def keep_pairs(rows: Sequence[Row]) -> list[Row]:
+    """Leave out what a call that was cut off has half measured."""
+    tools = {(row["case"], row["pair"], row["tool"]) for row in rows}
+    return [row for row in rows if all((row["case"], row["pair"], tool) in tools for tool in (OURS, BY_HAND))]
 
 
 def write_configs(bed: Bed, *, steps: int, sequences: int, small: bool) -> None:

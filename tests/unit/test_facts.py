@@ -91,6 +91,7 @@ def test_leftovers() -> None:
         ({"CUDA_VISIBLE_DEVICES": "GPU-bb,GPU-cc1"}, [2, 3]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-aa"}, []),
         ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, [3]),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, []),
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0,1"}, [0]),
     ],
 )

@@ -81,6 +81,28 @@ def test_steps_to_warm_up_do_not_count() -> None:
         training.build_row(training.list_cases()[0], training.OURS, 1, 5.0, lines, 4)
 
 
+def test_a_call_goes_on_after_the_whole_pairs_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"case": "ddp", "tool": tool, "pair": 1} for tool in (training.OURS, training.BY_HAND)]
+    kept = training.keep_pairs([*rows, {"case": "ddp", "tool": training.BY_HAND, "pair": 2}])
+    assert kept == rows
+    for name in ("launch_once", "start_by_hand"):
+        monkeypatch.setattr(training, name, lambda *_: ([], 1.0))
+    monkeypatch.setattr(training, "read_sequences", lambda *_: 16)
+    monkeypatch.setattr(training, "build_row", lambda _, tool, pair, *__: {"tool": tool, "pair": pair})
+
+    class Pushed:
+        def push(self) -> None:
+            pass
+
+    made = list(training.measure_training(Pushed(), ["ddp"], kept, pairs=2, warm_up=1))  # type: ignore[arg-type]
+    assert [(row["pair"], row["tool"] == training.OURS) for row in made] == [
+        (2, False),
+        (2, True),
+        (3, True),
+        (3, False),
+    ]
+
+
 def test_every_case_is_a_config_that_the_training_script_takes(tmp_path: Path) -> None:
 
     from workload.config import read_config  # noqa: PLC0415 - found by the path above

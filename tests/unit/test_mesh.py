@@ -142,6 +142,8 @@ def test_a_node_repeats_by_itself_what_is_not_good_enough(monkeypatch: pytest.Mo
     assert told((0.4, 60), (0.1, 99)) == {**good, "rtt_ms": 0.4, "rate_mbs": 60, "left": 1}
     assert told((30, 60), (2, 40), (0.5, 20)) == {**good, "rtt_ms": 0.5, "rate_mbs": 60}
     assert told((30, 60), (0.5, 40), (9, 9)) == {**good, "rtt_ms": 0.5, "rate_mbs": 60, "left": 1}
+    late = {"times": 3, "limit_s": 0.0, "rtt_ms": 1.0, "rate_mbs": 50.0}
+    assert mesh._test_all({"peers": [{"rank": 4}], "limit_s": 3.0, "again": late}, {}, 1500) == []
     assert told((30, 60), None, None) == {**good, "rtt_ms": 30, "rate_mbs": 60}
 
 

@@ -29,7 +29,10 @@ def ask_smi(fields: str, limit_s: float | None = None) -> list[list[str]]:
     if not smi:
         return []
     words = [smi, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"{smi} gave no answer within {limit_s:g} s") from error
     if done.returncode:
         raise ClusterError(f"{smi} ended with {done.returncode}: {(done.stderr or done.stdout).strip()[:300]}")
     return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
