@@ -14,6 +14,8 @@ from scenes import Scene, wait_running
 from test_detach import controller_pid
 from test_log_space import FLOOD, MIB, told_gaps
 
+from orchestrator.phases.logtimes import GRAIN_S
+
 TALK = r"""
 import os, sys, time
 rank = os.environ["RANK"]
@@ -68,6 +70,9 @@ def test_logs_of_a_run_as_it_goes_on_and_afterwards(nodes3: Cluster, tmp_path: P
         assert follower.running
     now = scene.verb("logs", "--rank", "4")
     assert sorted(now.stdout.splitlines()) == ["[2:4] complaint of 4", "[2:4] first of 4", "[2:4] \ufffd raw of 4"]
+    # What comes within the grain of the times shares one of them, and has no order among the ranks.
+    shown = time.monotonic()
+    wait_for(lambda: time.monotonic() > shown + GRAIN_S, 10 * GRAIN_S, "what comes next has a time of its own")
     let_go(scene)
     assert launcher.wait(60).exit_code == 0
     mine, everyone, complaints = [follower.wait(30) for follower in followers]
