@@ -42,6 +42,8 @@ def test_the_handlers_of_before_come_back() -> None:
 
 
 def test_a_lost_terminal_leaves_the_run_and_then_a_signal_leaves_us_out() -> None:
+    # Under nohup these tests themselves have it ignored.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     with caught_signals() as signals:
         with pytest.raises(Terminated):
@@ -55,4 +57,4 @@ def test_a_lost_terminal_leaves_the_run_and_then_a_signal_leaves_us_out() -> Non
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with caught_signals():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, "nohup"
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, before)
