@@ -39,7 +39,7 @@ sockets over a bridge in memory. The figures say that things work, and what the 
 To repeat it, as root on a machine with GPUs (`--share` where there are fewer GPUs than nodes, and figures of another machine in a folder of their own):
 
     scripts/gpu_cluster 2 --detach
-    scripts/gpu_proof --nodes /tmp/agpu/nodes.txt --out docs/gpu-results
+    scripts/gpu_proof --sequences 512 --nodes /tmp/agpu/nodes.txt --out docs/gpu-results
     scripts/gpu_proof --page
     scripts/gpu_cluster --down
 """
@@ -107,12 +107,20 @@ def list_missing_training(measured: Sequence[Results]) -> list[str]:
         case for case in cases if case in seen - fine
     ]
     missing = [f"training, {what}: {', '.join(names)}." for what, names in told.items() if names]
-    if all(count_gpus(own) < EACH for results in measured for own in results.machine["nodes"]):
+    return missing + list_missing_shards(measured)
+
+
+def list_missing_shards(measured: Sequence[Results]) -> list[str]:
+    """That no node had the GPUs that hybrid_shard needs, or had to share them with another."""
+    several = [results for results in measured if min(map(count_gpus, results.machine["nodes"]), default=0) >= EACH]
+    if not several:
         words = (
             "two GPUs on each node (a machine with four). hybrid_shard had one rank a node: replicas alone, no shards."
         )
-        missing.append(f"training: {words}")
-    return missing
+        return [f"training: {words}"]
+    if all(map(is_shared, several)):
+        return ["training: two GPUs of each node's own (a machine with four). The nodes with two shared both of them."]
+    return []
 
 
 def name_machine(results: Results) -> str:
@@ -121,7 +129,8 @@ def name_machine(results: Results) -> str:
     if not cards:
         return f"{nodes} nodes without GPUs"
     if is_shared(results):
-        return f"{len(cards)} {cards[0]} that {nodes} nodes share"
+        each = max(map(count_gpus, results.machine["nodes"]))
+        return f"{len(cards)} {cards[0]} that {nodes} nodes share" + (f", {each} on each" if each > 1 else "")
     return f"{nodes} nodes with {' and '.join(map(str, sorted(set(map(count_gpus, results.machine['nodes'])))))} {cards[0]} each"
 
 

@@ -53,6 +53,19 @@ def test_what_was_not_measured_is_told() -> None:
     assert "to a hundredth" not in "\n".join(list_missing({"training": [rough, shared]}))
 
 
+def test_shards_inside_of_a_node_need_two_gpus_that_no_other_node_has() -> None:
+    def told(*owners: list[str]) -> str:
+        one = FOUND["training"][0]
+        return "\n".join(
+            list_missing({"training": [replace(one, machine={**one.machine, "nodes": own}) for own in owners]})
+        )
+
+    assert "training: two GPUs on each node" in told(["0", "1"])
+    assert "training: two GPUs on each node" in told(["0,1", "2"])
+    assert "training: two GPUs of each node's own" in told(["0", "1"], ["0,1", "0,1"])
+    assert "two GPUs" not in told(["0,1", "0,1"], ["0,1", "2,3"])
+
+
 def test_a_ratio_that_is_not_what_it_must_be_is_told() -> None:
     def page(ours: float) -> str:
         pair = [{"tool": training.OURS, "step_ms": ours}, {"tool": training.BY_HAND, "step_ms": 100.0}]
