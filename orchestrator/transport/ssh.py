@@ -15,7 +15,16 @@ from typing import Any
 from orchestrator.errors import AortaError, LinkError, LinkLostError, SilentError
 from orchestrator.transport.hostkeys import KnownHosts
 from orchestrator.transport.ssh_base import fabric, paramiko
-from orchestrator.transport.ssh_dial import Deadline, DroppedError, Proxy, Resolved, await_greeting, dial, resolve
+from orchestrator.transport.ssh_dial import (
+    Deadline,
+    DroppedError,
+    Introduced,
+    Proxy,
+    Resolved,
+    await_greeting,
+    dial,
+    resolve,
+)
 from orchestrator.transport.ssh_hostkey import HostKeyRule, prefer_known_types
 from orchestrator.transport.ssh_keys import KeyStore
 from orchestrator.transport.ssh_login import KeyLogin
@@ -26,6 +35,8 @@ from orchestrator.transport.sshconfig import SshHost
 JUMP_WIDTH = 8
 """Logins at once through one jump host: an sshd drops some of more than ten."""
 TRIES = 3
+GREETING = f"SSH-2.0-paramiko_{paramiko.__version__}"
+"""What we are called in sshd's log."""
 SWIFT = "aes128-gcm@openssh.com"
 """Enciphers and proves in one pass; paramiko's first choice goes over every byte twice, for twice the time."""
 LOOK_S = 5.0
@@ -134,6 +145,7 @@ class Connection:
             sock = self._proxy.socket
         else:
             sock = dial(self.host, addresses or resolve(self.host, self.where, deadline), self.where, deadline)
+        sock = Introduced(sock, GREETING)
         try:
             await_greeting(sock, self.host, self.where, deadline)
         except DroppedError as error:
@@ -243,6 +255,7 @@ def _end(transport: paramiko.Transport) -> None:
 
 def _transport(sock: socket.socket, *, host: SshHost, known: KnownHosts, **options: Any) -> paramiko.Transport:
     transport = paramiko.Transport(sock, **options)
+    transport.local_version = GREETING
     chosen = transport.get_security_options()
     if has_aes() and SWIFT in chosen.ciphers:
         chosen.ciphers = (SWIFT, *(cipher for cipher in chosen.ciphers if cipher != SWIFT))
