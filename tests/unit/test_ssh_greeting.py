@@ -6,9 +6,11 @@ import socket
 import threading
 
 import paramiko
+import pytest
 
 from orchestrator.transport.ssh import GREETING
-from orchestrator.transport.ssh_dial import Introduced
+from orchestrator.transport.ssh_dial import Deadline, DroppedError, Introduced, await_greeting
+from orchestrator.transport.sshconfig import SshHost
 
 LIMIT_S = 10.0
 
@@ -49,5 +51,6 @@ def test_a_server_that_waits_for_our_greeting_gets_it_and_the_keys_are_agreed_on
 def test_whoever_has_hung_up_is_told_apart_later() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
-    with Introduced(ours, GREETING) as sock:
-        assert sock.recv(10) == b""
+    host = SshHost(alias="node", hostname="10.0.0.1", user="me", port=22)
+    with Introduced(ours, GREETING) as sock, pytest.raises(DroppedError, match="drops the login before it has begun"):
+        await_greeting(sock, host, "node", Deadline.after(LIMIT_S))
