@@ -103,10 +103,10 @@ def survey_nodes(
     # The run may replace a link that broke: close what is in the list at the end.
     undo.callback(close_links, links)
     ahead = ask_ahead(links, nodes, settings, undo)
-    with talk.waiting(f"asking {size}", names) as done:
-        answers = probe_nodes(links, settings, done, env)
-    facts = [answer.facts for answer in answers]
     begun = begin(links) if begin is not None else None
+    with talk.waiting(f"asking {size}", names) as done:
+        answers = probe_nodes(links, settings, done, env, ahead.ask)
+    facts = [answer.facts for answer in answers]
     if settings.save_facts is not None:
         # Already now: a node that is lost in what follows must not cost the report.
         write_answers(settings.save_facts, nodes, answers, Survey())

@@ -1,6 +1,7 @@
 """Holds the rendezvous port on the head until the run's store takes it, and answers whoever connects with a nonce.
 
-{"port": P or null, "nonce": N, "names": [...]} listens until the orders end. The order {"op": "release"} stops the
+{"port": P or null, "nonce": N, "names": [...]} listens until the orders end; without a port, at the one of "proposed" where
+that is free, so that the other nodes can be told of it before we have answered. The order {"op": "release"} stops the
 listening and keeps the port: torch's store binds with SO_REUSEADDR, which Linux grants beside a socket that has the
 same option and does not listen (tried with libuv and without, both families), while everybody else is refused.
 """
@@ -14,7 +15,7 @@ import socket
 from typing import Any, Dict, List, Optional
 
 from orchestrator.node import portowner
-from orchestrator.node.probe_command import read_text
+from orchestrator.node.probe_network import read_port_range
 from orchestrator.node.wire import Wire
 
 Answer = Dict[str, Any]
@@ -26,7 +27,7 @@ def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
     del modules
     wanted = request.get("port")
     try:
-        listener = _listen(int(wanted)) if wanted else _listen_somewhere()
+        listener = _listen(int(wanted)) if wanted else _listen_somewhere(int(request.get("proposed") or 0))
     except OSError as error:
         owner = portowner.find_owner(int(wanted)) if wanted else ""
         wire.send({"port": wanted, "trouble": error.strerror or str(error), "errno": error.errno, "owner": owner})
@@ -73,14 +74,16 @@ def _bind(family: int, host: str, port: int) -> socket.socket:
     return listener
 
 
-def _listen_somewhere() -> socket.socket:
-    """Take a port that no outgoing connection is ever given, where there is one."""
-    local = [int(word) for word in read_text("/proc/sys/net/ipv4/ip_local_port_range").split()] or [32768, 60999]
+def _listen_somewhere(proposed: int) -> socket.socket:
+    """Take a port that no outgoing connection is ever given, where there is one; the proposed one if it can be had."""
+    local = read_port_range() or [32768, 60999]
     free = [port for port in range(LOW, HIGH) if not local[0] <= port <= local[-1]]
     free = free or [port for port in range(10000, 65536) if not local[0] <= port <= local[-1]] or list(range(LOW, HIGH))
     last: Optional[OSError] = None
-    for _ in range(50):
+    for turn in range(50):
         port = free[int.from_bytes(os.urandom(4), "big") % len(free)]
+        if not turn and proposed in free:
+            port = proposed
         try:
             return _listen(port)
         except OSError as error:

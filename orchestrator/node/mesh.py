@@ -4,36 +4,33 @@ request: {"address": A, "interface": I, "nonce": N, "rank": R}. It listens on a 
 {"address": A, "tcp": P, "udp": P, "mtu": M}. The order {"op": "test", "peers": [{"rank", "address", "tcp", "udp"}], "limit_s": S} is answered with
 {"results": [...]}, one for each peer. With "again": {"times": N, "limit_s": S, "rtt_ms": most, "rate_mbs": least} only times are taken, peer after
 peer, up to N times each until they are good enough; the best count, and after S seconds nobody else is tried. Others are served until the orders end.
+
+A request with "ports": {"tcp", "udp"} listens there where they can be had and are of those that the kernel picks from; with "early", an order to test, it is
+answered at once. With "patience_s" in an order, who refuses is tried again for so long: it may not listen yet.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import signal
 import socket
 import threading
 import time
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
-from orchestrator.node.probe_network import read_addresses, source_towards
-from orchestrator.node.reach import STEPS
+from orchestrator.node.mesh_serve import ECHOES, PAYLOAD, echo, read_line, read_payload, serve
+from orchestrator.node.probe_network import read_addresses, read_port_range
+from orchestrator.node.reach import STEPS, test_patiently
 from orchestrator.node.wire import Wire
 
 Answer = Dict[str, Any]
 UdpWay = Tuple[socket.socket, Tuple[str, int], bytes]
 """A socket of ours, where it sends to, and what begins all that we send."""
-PAYLOAD = 256 * 1024
-"""More than a congestion window: a path that loses full-sized packets stalls."""
 PAYLOAD_S = 8.0
 """Of a way on which it takes longer the rate is known well enough; the launch host waits for all."""
 LIFE_S = 180
 """A launch host whose link is cut is not seen to be gone: nothing stays here longer."""
-ECHOES = 4
-"""A busy machine is slow to answer now and then: the quickest answer counts."""
-PIECE = 1 << 16
-LONGEST_LINE = 1024
 SMALL = 200
 TRIES = 5
 ANSWER_S = 0.25
@@ -52,13 +49,15 @@ def main(request: Answer, wire: Wire, modules: Dict[str, str]) -> None:
     family = socket.AF_INET6 if ":" in request["address"] else socket.AF_INET
     held = read_addresses()
     request = {**request, "address": _own_address(request, family, held)}
-    listener, echo = _open(socket.SOCK_STREAM, family, request), _open(socket.SOCK_DGRAM, family, request)
+    listener, echoing = _open(socket.SOCK_STREAM, family, request), _open(socket.SOCK_DGRAM, family, request)
     listener.listen(128)
     mtu = next((entry["mtu"] for entry in held if entry["address"] == request["address"]), None)
-    threading.Thread(target=_serve, args=(listener, request), daemon=True).start()
-    threading.Thread(target=_echo, args=(echo, request["nonce"].encode()), daemon=True).start()
-    ports = {"tcp": listener.getsockname()[1], "udp": echo.getsockname()[1]}
+    threading.Thread(target=serve, args=(listener, request), daemon=True).start()
+    threading.Thread(target=echo, args=(echoing, request["nonce"].encode()), daemon=True).start()
+    ports = {"tcp": listener.getsockname()[1], "udp": echoing.getsockname()[1]}
     wire.send({"address": request["address"], "mtu": mtu, **ports})
+    if "early" in request:
+        wire.send({"results": _test_all(request["early"], request, mtu)})
     while True:
         order = wire.read_order()
         if order is None:
@@ -86,6 +85,12 @@ def _open(kind: int, family: int, request: Answer) -> socket.socket:
     sock = socket.socket(family, kind)
     if kind == socket.SOCK_DGRAM:
         _forbid_fragments(sock, family)
+    wanted = int((request.get("ports") or {}).get("udp" if kind == socket.SOCK_DGRAM else "tcp", 0))
+    low, *_, high = read_port_range() or [0, 0]
+    if wanted and low <= wanted <= high:
+        with contextlib.suppress(OSError):  # somebody has it
+            sock.bind((request["address"], wanted))
+            return sock
     sock.bind((request["address"], 0))
     return sock
 
@@ -95,63 +100,6 @@ def _forbid_fragments(sock: socket.socket, family: int) -> None:
     option = IPV6_MTU_DISCOVER if family == socket.AF_INET6 else IP_MTU_DISCOVER
     with contextlib.suppress(OSError):
         sock.setsockopt(level, option, PROBE)
-
-
-def _serve(listener: socket.socket, request: Answer) -> None:
-    while True:
-        try:
-            visitor, peer = listener.accept()
-        except OSError:
-            time.sleep(0.05)  # no files are left for the moment
-            continue
-        threading.Thread(target=_answer, args=(visitor, str(peer[0]), request), daemon=True).start()
-
-
-def _answer(visitor: socket.socket, peer: str, request: Answer) -> None:
-    """Greet with what this side sees of the visitor, take its payload, and give the same back."""
-    with visitor, contextlib.suppress(OSError):
-        visitor.settimeout(10)
-        if _read_line(visitor) != request["nonce"].encode():
-            return
-        back = source_towards(peer)
-        holder = next((entry["interface"] for entry in read_addresses() if entry["address"] == back), "")
-        greeting = {"nonce": request["nonce"], "seen": peer, "back": back, "back_interface": holder}
-        visitor.sendall(json.dumps(greeting).encode() + b"\n")
-        for _ in range(ECHOES):
-            visitor.sendall(visitor.recv(1))
-        _read_payload(visitor)
-        visitor.sendall(b"\0" * PAYLOAD)
-
-
-def _echo(sock: socket.socket, nonce: bytes) -> None:
-    """Answer every datagram of ours with its size."""
-    while True:
-        try:
-            data, peer = sock.recvfrom(1 << 16)
-            if data.startswith(nonce):
-                sock.sendto(nonce + b" %d" % len(data), peer)
-        except OSError:
-            continue  # an ICMP answer to what was sent before
-
-
-def _read_line(sock: socket.socket) -> bytes:
-    line = b""
-    while not line.endswith(b"\n") and len(line) < LONGEST_LINE:
-        data = sock.recv(1)
-        if not data:
-            break
-        line += data
-    return line.strip()
-
-
-def _read_payload(sock: socket.socket, end: float = math.inf) -> int:
-    size = 0
-    while size < PAYLOAD and time.monotonic() < end:
-        data = sock.recv(PIECE)
-        if not data:
-            break
-        size += len(data)
-    return size
 
 
 def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]:
@@ -166,7 +114,10 @@ def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]
     results: List[Answer] = [{} for _ in order["peers"]]
 
     def put(place: int, peer: Answer) -> None:
-        results[place] = {"target": peer["rank"], **_test_tcp(peer, request, order["limit_s"])}
+        results[place] = {
+            "target": peer["rank"],
+            **test_patiently(lambda: _test_tcp(peer, request, order["limit_s"]), order),
+        }
         large_are_lost = results[place].get("step") == "stalled"
         if mtu and (results[place]["ok"] or large_are_lost):
             results[place].update(_test_udp(peer, request, mtu))
@@ -214,7 +165,7 @@ def _test_tcp(peer: Answer, request: Answer, limit_s: float) -> Answer:
 def _talk(sock: socket.socket, nonce: str, found: Answer) -> None:
     """Be greeted, take the time, and send a payload there and back; what is found so far holds at any moment."""
     sock.sendall(nonce.encode() + b"\n")
-    greeting = json.loads(_read_line(sock) or b"{}")
+    greeting = json.loads(read_line(sock) or b"{}")
     if greeting.pop("nonce", "") != nonce:
         found.update(step="wrong answer", detail="somebody else answers there")
         return
@@ -232,7 +183,7 @@ def _talk(sock: socket.socket, nonce: str, found: Answer) -> None:
     found.update(step="stalled", detail=f"it connects, but {PAYLOAD >> 10} KiB do not pass")
     began = time.monotonic()
     sock.sendall(b"\0" * PAYLOAD)
-    size = _read_payload(sock, began + PAYLOAD_S)
+    size = read_payload(sock, began + PAYLOAD_S)
     took_s = max(time.monotonic() - began, 1e-6)
     if size < PAYLOAD and took_s < PAYLOAD_S:
         found.update(cut)

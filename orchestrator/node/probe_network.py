@@ -31,6 +31,11 @@ IFA_ADDRESS, IFA_LOCAL, IFA_LABEL = 1, 2, 3
 MESSAGE_BYTES = 1 << 16
 
 
+def read_port_range() -> List[int]:
+    """Read the lowest and the highest port that the kernel picks from; nothing where it does not say."""
+    return [int(word) for word in read_text("/proc/sys/net/ipv4/ip_local_port_range").split()]
+
+
 def probe_addresses(request: Facts) -> Facts:
     """List every address with its interface, MTU and speed, and the one that SSH came to."""
     del request
@@ -39,7 +44,7 @@ def probe_addresses(request: Facts) -> Facts:
     return {
         "addresses": read_addresses(),
         "ssh_server_address": server.partition("%")[0].replace("::ffff:", ""),
-        "port_range": [int(word) for word in read_text("/proc/sys/net/ipv4/ip_local_port_range").split()],
+        "port_range": read_port_range(),
     }
 
 

@@ -1,7 +1,8 @@
 """Tries the way from this node to the port that the head holds, and reads its nonce: addresses are proved, not guessed.
 
 {"candidates": [...], "port": P, "nonce": N, "limit_s": S, "sources": {"v4": A, "v6": A}} tries every candidate, each
-from the address of its family, where one is given.
+from the address of its family, where one is given. With "patience_s" an address that refuses is tried again for so long:
+the head may not listen yet.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     Answer = Dict[str, Any]
 
 LONGEST_LINE = 256
+PAUSE_S = 0.02
+"""Before an address is tried again; each time twice as long."""
 STEPS = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "timeout",
@@ -44,12 +47,21 @@ def test_candidates(request: Answer) -> List[Answer]:
 
     def putter(place: int) -> Callable[[], None]:
         def put() -> None:
-            results[place] = test_address(candidates[place], request)
+            results[place] = test_patiently(lambda: test_address(candidates[place], request), request)
 
         return put
 
     do_at_once([putter(place) for place in range(len(candidates))])
     return results
+
+
+def test_patiently(test: Callable[[], Answer], request: Answer) -> Answer:
+    """Test until it is not refused any more, or for as long as we are to be patient."""
+    until, pause_s = time.monotonic() + float(request.get("patience_s", 0.0)), PAUSE_S
+    while (result := test()).get("step") == "refused" and time.monotonic() + pause_s < until:
+        time.sleep(pause_s)
+        pause_s *= 2
+    return result
 
 
 def test_address(address: str, request: Answer) -> Answer:

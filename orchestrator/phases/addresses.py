@@ -11,14 +11,14 @@ from typing import Any
 from orchestrator.facts import Facts
 from orchestrator.facts.reach import Attempt, ReachFacts
 from orchestrator.nodeline import is_numeric
+from orchestrator.phases.foreseen import TEST_S, UNSURE, EarlyReach, foresee_address, foresee_port
 from orchestrator.phases.later import Later
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
-from orchestrator.transport.answers import read_frame
+from orchestrator.transport.answers import read_answer, read_frame
 from orchestrator.transport.fanout import fan_out
 from orchestrator.values import Node
 
-TEST_S = 3.0
 ANSWER_S = 20.0
 DECOYS = ("docker", "veth", "br-", "virbr", "cni", "flannel", "lxc", "podman")
 
@@ -77,9 +77,11 @@ class PortQuestion:
 
     channel: Later[Channel]
     nonce: str
+    early: EarlyReach
 
     def close(self) -> None:
         """Let go of the port, if there is one."""
+        self.early.close()
         self.channel.cancel()
 
 
@@ -87,8 +89,10 @@ def ask_for_port(link: Link, settings: Settings) -> PortQuestion:
     """Let the head hold a port, and wait neither for its answer nor for the channel, which costs two round trips."""
     nonce, head = secrets.token_hex(16), link.node
     names = [head.addr] if head.addr and not is_numeric(head.addr) else []
-    request = {"port": settings.master_port, "nonce": nonce, "names": names}
-    return PortQuestion(Later("hold", lambda: link.open("hold", request), lambda channel: channel.close()), nonce)
+    proposed = foresee_port()
+    request = {"port": settings.master_port, "proposed": proposed, "nonce": nonce, "names": names}
+    channel = Later("hold", lambda: link.open("hold", request), lambda channel: channel.close())
+    return PortQuestion(channel, nonce, EarlyReach(foresee_address(head), settings.master_port or proposed, nonce))
 
 
 def prove_addresses(
@@ -115,7 +119,8 @@ def prove_addresses(
         hold = PortHold(channel, int(held["port"]), nodes[0].name)
         resolved = held.get("resolved", {})
         candidates = build_candidates(nodes[0], facts[0], resolved, one_machine=_one_machine(facts))
-        attempts = _try_candidates(links, nodes, facts, candidates, hold.port, nonce, settings)
+        request = {"port": hold.port, "nonce": nonce, "limit_s": TEST_S}
+        attempts = _try_candidates(links, facts, candidates, request, settings, question.early)
     except BaseException:
         channel.close()
         raise
@@ -183,24 +188,23 @@ def _is_usable(address: str, *, one_machine: bool) -> bool:
 
 def _try_candidates(
     links: Sequence[Link],
-    nodes: Sequence[Node],
     facts: Sequence[Facts],
     candidates: Sequence[str],
-    port: int,
-    nonce: str,
+    request: Mapping[str, Any],
     settings: Settings,
+    early: EarlyReach,
 ) -> list[dict[str, Attempt]]:
     """Try the likeliest address from everywhere; the others only when it does not do for all."""
-    attempts: list[dict[str, Attempt]] = [{} for _ in nodes]
+    attempts: list[dict[str, Attempt]] = [{} for _ in links]
     for batch in (candidates[:1], candidates[1:]):
         if not batch:
             continue
-        request = {"port": port, "nonce": nonce, "limit_s": TEST_S}
 
-        def ask(rank: int, batch: Sequence[str] = batch, request: Mapping[str, Any] = request) -> Mapping[str, Attempt]:
-            return _ask_node(links[rank], facts[rank], batch, request, is_head=rank == 0)
+        def ask(rank: int, batch: Sequence[str] = batch) -> Mapping[str, Attempt]:
+            begun = early.take(rank, batch[0], request["port"])
+            return _ask_node(links[rank], facts[rank], batch, request, begun, is_head=rank == 0)
 
-        for tries, found in zip(attempts, fan_out(ask, range(len(nodes)), settings.fanout), strict=True):
+        for tries, found in zip(attempts, fan_out(ask, range(len(links)), settings.fanout), strict=True):
             tries.update(found)
         if any(all(_at(tries, one).ok for tries in attempts) for one in batch):
             break
@@ -208,16 +212,26 @@ def _try_candidates(
 
 
 def _ask_node(
-    link: Link, facts: Facts, candidates: Sequence[str], request: Mapping[str, Any], *, is_head: bool
+    link: Link,
+    facts: Facts,
+    candidates: Sequence[str],
+    request: Mapping[str, Any],
+    begun: Channel | None,
+    *,
+    is_head: bool,
 ) -> dict[str, Attempt]:
-    """Let one node try the head's addresses; what cannot be tried fails here."""
+    """Let one node try the head's addresses; what cannot be tried fails here, what has begun is waited for."""
     # The head comes from its own address anyway; the others from the one that the list gives them.
     sources, broken = ({}, {}) if is_head else find_sources(link.node, facts, candidates)
     asked = [address for address in candidates if address not in broken]
-    if not asked:
-        return broken
-    answer = link.call("reach", {**request, "candidates": asked, "sources": sources}, TEST_S + ANSWER_S)
-    found = [Attempt(**result) for result in answer["results"]]
+    results = [] if begun is None else list(read_answer(begun, link.node.name, TEST_S + ANSWER_S)["results"])
+    if any(not result["ok"] and result["step"] in UNSURE for result in results):
+        results = []
+    if asked and not results:
+        results = list(
+            link.call("reach", {**request, "candidates": asked, "sources": sources}, TEST_S + ANSWER_S)["results"]
+        )
+    found = [Attempt(**result) for result in results]
     found = [one.model_copy(update={"interface": facts.interface_of(one.local)}) if one.ok else one for one in found]
     return {**broken, **{attempt.address: attempt for attempt in found}}
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from orchestrator.facts import Facts
 from orchestrator.facts.mesh import MeshFacts
 from orchestrator.phases.addresses import PortQuestion, Proof, ask_for_port, prove_addresses
-from orchestrator.phases.mesh import EarlyMesh, ask_early, measure_mesh
+from orchestrator.phases.foreseen import is_far
+from orchestrator.phases.mesh import EarlyMesh, foresee_mesh, measure_mesh
 from orchestrator.settings import Settings
 from orchestrator.transport import Link
 from orchestrator.transport.fanout import fan_out
@@ -18,17 +19,25 @@ from orchestrator.values import Node
 
 @dataclass(frozen=True)
 class Ahead:
-    """What was asked already; nobody has waited for an answer."""
+    """What is asked early; nobody waits for an answer."""
 
     question: PortQuestion
     mesh: EarlyMesh | None
 
+    def ask(self, node_rank: int, link: Link) -> None:
+        """Let one node listen to the others and, if it is far, try its ways while it gathers its facts."""
+        link.prepare()
+        if is_far(link):
+            self.question.early.ask(node_rank, link)
+        if self.mesh is not None:
+            self.mesh.ask(node_rank, link)
+
 
 def ask_ahead(links: Sequence[Link], nodes: Sequence[Node], settings: Settings, undo: ExitStack) -> Ahead:
-    """Ask the head for its port, and the nodes to listen to each other where it can be told at which addresses."""
+    """Ask the head for its port, and foresee where the nodes will find it and each other."""
     question = ask_for_port(links[0], settings)
     undo.callback(question.close)
-    mesh = ask_early(links, nodes) if settings.check else None
+    mesh = foresee_mesh(nodes) if settings.check else None
     if mesh is not None:
         undo.callback(mesh.close)
     return Ahead(question, mesh)

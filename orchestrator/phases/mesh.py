@@ -8,13 +8,12 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import AortaError
 from orchestrator.facts.mesh import MeshFacts, Way
-from orchestrator.nodeline import is_numeric
 from orchestrator.phases.addresses import Place
+from orchestrator.phases.foreseen import PATIENCE_S, UNSURE, foresee_address, is_far
 from orchestrator.settings import Settings
 from orchestrator.transport import Channel, Link
 from orchestrator.transport.answers import read_frame
@@ -24,6 +23,8 @@ from orchestrator.values import Node
 MOST_NODES = 16
 LIMIT_S = 3.0
 ANSWER_S = 30.0
+LIKELY_PORTS = range(32768, 60999)
+"""From which kernels pick if nobody told them otherwise."""
 AGAIN = 3
 """So many times a way that seems slow is tried again, when no other is: a busy machine is no slow way."""
 AGAIN_S = 2.0
@@ -35,18 +36,37 @@ DOUBT_MS, DOUBT_MBS = 1.0, 50.0
 Opened = Mapping[int, tuple[Channel, dict[str, Any]]]
 
 
-@dataclass(frozen=True)
 class EarlyMesh:
-    """The programs of a mesh that were asked for before any address was proved."""
+    """The programs of a mesh that are asked for before any address was proved, each with what it is to test."""
 
-    nonce: str
-    places: tuple[Place, ...]
-    """Where each node will take part, if all is as it seems: at the address by which we reach it."""
-    channels: Mapping[int, Channel]
+    def __init__(self, seeming: Sequence[str]) -> None:
+        self.nonce = secrets.token_hex(16)
+        self.places = tuple(Place(address, "") for address in seeming)
+        """Where each node will take part, if all is as it seems: at the address by which we reach it."""
+        self.channels: dict[int, Channel] = {}
+        self.trying: set[int] = set()
+        """Who tests as soon as it listens."""
+        self._peers: list[dict[str, Any]] = [
+            {"rank": rank, "address": address, "tcp": _pick_port(), "udp": _pick_port()}
+            for rank, address in enumerate(seeming)
+        ]
+
+    def ask(self, node_rank: int, link: Link) -> None:
+        """Let one node listen where the others are told that it does and, if it is far, try them; wait for nothing."""
+        own, others = self._peers[node_rank], [*self._peers[:node_rank], *self._peers[node_rank + 1 :]]
+        request = {
+            **_ask(self.places[node_rank], self.nonce, node_rank),
+            "ports": {"tcp": own["tcp"], "udp": own["udp"]},
+        }
+        if is_far(link):
+            self.trying.add(node_rank)
+            request["early"] = {"peers": others, "limit_s": LIMIT_S, "patience_s": PATIENCE_S}
+        with contextlib.suppress(AortaError):  # what is not here is asked for again, and told then
+            self.channels[node_rank] = link.open("mesh", request)
 
     def close(self) -> None:
         """End them."""
-        for channel in self.channels.values():
+        for channel in list(self.channels.values()):
             channel.close()
 
     def is_of(self, places: Sequence[Place]) -> bool:
@@ -54,19 +74,16 @@ class EarlyMesh:
         return [place.address for place in places] == [place.address for place in self.places]
 
 
-def ask_early(links: Sequence[Link], nodes: Sequence[Node]) -> EarlyMesh | None:
-    """Start the programs where it can be told already at which addresses, and wait for nothing; None where not."""
+def foresee_mesh(nodes: Sequence[Node]) -> EarlyMesh | None:
+    """Choose where the nodes will listen, where it can be told already at which addresses; None where not."""
     if not 1 < len(nodes) <= MOST_NODES:
         return None
-    seeming = [node.addr or node.host for node in nodes]
-    if not all(is_numeric(address) for address in seeming) or any(node.iface for node in nodes):
-        return None
-    places, nonce = tuple(Place(address, "") for address in seeming), secrets.token_hex(16)
-    channels: dict[int, Channel] = {}
-    for node_rank, link in enumerate(links):
-        with contextlib.suppress(AortaError):  # what is not here is asked for again, and told then
-            channels[node_rank] = link.open("mesh", _ask(places[node_rank], nonce, node_rank))
-    return EarlyMesh(nonce, places, channels)
+    seeming = [foresee_address(node) for node in nodes]
+    return EarlyMesh(seeming) if all(seeming) else None
+
+
+def _pick_port() -> int:
+    return secrets.choice(LIKELY_PORTS)
 
 
 def _ask(place: Place, nonce: str, node_rank: int) -> dict[str, Any]:
@@ -96,11 +113,33 @@ def measure_mesh(
 
         opened, errors = try_all(open_node, range(len(nodes)), settings.fanout)
         broken = [_lost(rank, error) for rank, error in sorted(errors.items())]
+        known = _read_early(opened, nodes, settings, early)
         pairs = [(source, target) for source in sorted(opened) for target in sorted(opened) if source != target]
-        found, lost = _try_pairs(opened, nodes, settings, pairs)
+        found, lost = _try_pairs(opened, nodes, settings, [pair for pair in pairs if pair not in known])
+        found = {
+            pair: found[pair] if pair in found else known[pair] for pair in pairs if pair in found or pair in known
+        }
         if not lost:
             found, lost = _try_again(opened, nodes, settings, found)
     return MeshFacts(ways=(*broken, *lost, *found.values()))
+
+
+def _read_early(
+    opened: Opened, nodes: Sequence[Node], settings: Settings, early: EarlyMesh | None
+) -> dict[tuple[int, int], Way]:
+    """Wait for what nodes have found out by themselves, and give what of it is sure."""
+    if early is None:
+        return {}
+    asked = [rank for rank in sorted(early.trying & opened.keys()) if opened[rank][0] is early.channels.get(rank)]
+
+    def read(rank: int) -> list[Way]:
+        results = read_frame(opened[rank][0], nodes[rank].name, ANSWER_S).header["results"]
+        return [Way(source=rank, **result) for result in results]
+
+    # Who is lost now is found when it is asked for the rest.
+    found, _ = try_all(read, asked, settings.fanout)
+    ways = [way for ways in found.values() for way in ways]
+    return {(way.source, way.target): way for way in ways if way.ok or way.step not in UNSURE}
 
 
 def _lost(node_rank: int, error: AortaError) -> Way:

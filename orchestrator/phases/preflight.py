@@ -15,6 +15,7 @@ from orchestrator.phases.addresses import (
     Proof,
     prove_addresses,
 )
+from orchestrator.phases.foreseen import is_far
 from orchestrator.phases.script import ask_of_node, ask_of_script
 from orchestrator.phases.workdir import folder_words
 from orchestrator.settings import Settings
@@ -29,8 +30,6 @@ __all__ = ["Place", "PortHold", "Proof", "probe_nodes", "prove_addresses"]
 CLOCK_ROUNDS = 5
 CLOSE_S = 0.001
 """A clock that is known so well at once is asked no more; after further rounds a little less is enough."""
-LONG_WAY_S = 0.02
-"""From here on a round trip takes longer than what it could tell about the clock is worth."""
 FOR_CHECKS = ("system.load", "system.stuck", "system.troubles", "system.mounts", "system.shm")
 """Groups of facts that nothing but checks looks at; some of them watch the node for a while."""
 PROBE_S = 45.0
@@ -50,9 +49,15 @@ class NodeAnswer:
 
 
 def probe_nodes(
-    links: Sequence[Link], settings: Settings, done: Callable[[int], None] = nobody, env: Sequence[EnvValue] = ()
+    links: Sequence[Link],
+    settings: Settings,
+    done: Callable[[int], None] = nobody,
+    env: Sequence[EnvValue] = (),
+    ahead: Callable[[int, Link], None] = lambda _rank, _link: None,
 ) -> list[NodeAnswer]:
     """Ask all nodes at the same time; afterwards each link knows which Python runs our own programs.
+
+    What is to go before the question to a node is sent by `ahead`.
 
     Raises:
         NodeError: a node has no usable Python, or its answer is odd.
@@ -61,12 +66,12 @@ def probe_nodes(
     head = links[0].node
     routes = [address for address in (head.addr or head.host,) if is_numeric(address)]
     project = ask_of_script(settings, env)
-    return fan_out(
-        lambda item: _probe_node(item[0], item[1], settings, routes, project),
-        list(enumerate(links)),
-        settings.fanout,
-        done,
-    )
+
+    def probe(item: tuple[int, Link]) -> NodeAnswer:
+        ahead(*item)
+        return _probe_node(*item, settings, routes, project)
+
+    return fan_out(probe, list(enumerate(links)), settings.fanout, done)
 
 
 def _probe_node(
@@ -99,7 +104,7 @@ def _ask_probe(channel: Channel, link: Link) -> tuple[Mapping[str, Any], tuple[f
     """Take the answer, and how far the node's clock is ahead of ours, with how wrong that can be."""
     where = link.node.name
     answer: Mapping[str, Any] = {}
-    if link.round_trip_s > LONG_WAY_S:
+    if is_far(link):
         # Each round would cost as much again: what comes by itself has to do.
         answer = read_frame(channel, where, PROBE_S).header
         return answer, estimate_clock(float(answer.get("clock", 0.0)), time.time(), link.round_trip_s)

@@ -11,6 +11,8 @@ from .tools import CURVE, aorta, bare_paramiko, clush, pdsh, pdsh_environ
 
 CASE = "all of level 0"
 OURS, FLOOR, CLUSH = "aorta-launch check", "bare paramiko", "clush"
+STARTS = "paramiko, two Pythons"
+"""What no check can do without that is written in Python and asks the interpreter of the run."""
 
 
 def measure(bench: Bench, count: int) -> None:
@@ -31,6 +33,12 @@ def list_contenders(nodes: Nodes, node_list: Path) -> list[Contender]:
             aorta("check", "--nodes", node_list, "--fanout", str(count)),
         ),
         build(nodes, FLOOR, "one thread a node: connect, log in, exec_command('true')", bare_paramiko(nodes)),
+        build(
+            nodes,
+            STARTS,
+            "the same with `python3 -I -S -c pass` and the run's interpreter with `-c pass`",
+            bare_paramiko(nodes, f"python3 -I -S -c pass && {nodes.fake_python} -c pass"),
+        ),
         build(nodes, CLUSH, f"clush -S -f {count} -w … true", clush(nodes, "true")),
         build(
             nodes,
@@ -62,7 +70,7 @@ PART = Part(
     title="check of N nodes",
     about=(
         "`aorta-launch check` asks every node for all facts of level 0 and judges them, over one login a node; the others log in "
-        "and run `true`. All nodes share this one machine's cores, so processor time on the nodes is time to wait here; "
+        "and run `true`, or a Python and the run's interpreter that do nothing, which is the least for whoever asks them. All nodes share this one machine's cores, so processor time on the nodes is time to wait here; "
         "on machines of their own it is not. The kernel log, which all of them share, is read and not judged. cpu_s and peak_mib are the launch host's alone."
     ),
     sizes=(2, 8, 32, 64, 128, 256),

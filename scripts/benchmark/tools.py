@@ -36,12 +36,12 @@ def pdsh_environ(*, curve: bool = False) -> dict[str, str | None]:
     return {"PDSH_SSH_ARGS_APPEND": f"-o {CURVE}"} if curve else {}
 
 
-def bare_paramiko(nodes: Nodes) -> list[str]:
-    """The floor: paramiko alone, one thread a node, `true`."""
+def bare_paramiko(nodes: Nodes, command: str = "true") -> list[str]:
+    """Paramiko alone, one thread a node; with `true` the floor."""
     spec = nodes.cluster.spec
     return [
         *(str(VENV / "bin" / "python"), "-I", str(HERE / "bare_paramiko.py")),
-        *(str(spec.identity), str(spec.known_hosts), nodes.hosts, spec.user),
+        *(str(spec.identity), str(spec.known_hosts), nodes.hosts, spec.user, command),
     ]
 
 

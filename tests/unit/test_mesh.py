@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.errors import LinkLostError
 from orchestrator.facts.mesh import Way
-from orchestrator.node import mesh
+from orchestrator.node import mesh, mesh_serve
 from orchestrator.phases.addresses import Place
 from orchestrator.phases.mesh import _better, _doubtful, measure_mesh
 from orchestrator.settings import Settings
@@ -35,9 +35,9 @@ def test_a_way_that_only_trickles_is_measured_and_given_up_in_time(monkeypatch: 
             with visitor:
                 visitor.recv(64)
                 visitor.sendall(json.dumps({"nonce": "n0", "seen": "127.0.0.1"}).encode() + b"\n")
-                for _ in range(mesh.ECHOES):
+                for _ in range(mesh_serve.ECHOES):
                     visitor.sendall(visitor.recv(1))
-                mesh._read_payload(visitor)
+                mesh_serve.read_payload(visitor)
                 while not over.wait(0.01):
                     visitor.sendall(b"\0")
 

@@ -1,0 +1,81 @@
+"""What a node does for those who try the ways to it: greets them, echoes, takes a payload and gives it back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import socket
+import threading
+import time
+from typing import Any, Dict
+
+from orchestrator.node.probe_network import read_addresses, source_towards
+
+Answer = Dict[str, Any]
+PAYLOAD = 256 * 1024
+"""More than a congestion window: a path that loses full-sized packets stalls."""
+ECHOES = 4
+"""A busy machine is slow to answer now and then: the quickest answer counts."""
+PIECE = 1 << 16
+LONGEST_LINE = 1024
+
+
+def serve(listener: socket.socket, request: Answer) -> None:
+    """Answer every visitor, each in a thread of its own."""
+    while True:
+        try:
+            visitor, peer = listener.accept()
+        except OSError:
+            time.sleep(0.05)  # no files are left for the moment
+            continue
+        threading.Thread(target=answer, args=(visitor, str(peer[0]), request), daemon=True).start()
+
+
+def answer(visitor: socket.socket, peer: str, request: Answer) -> None:
+    """Greet with what this side sees of the visitor, take its payload, and give the same back."""
+    with visitor, contextlib.suppress(OSError):
+        visitor.settimeout(10)
+        if read_line(visitor) != request["nonce"].encode():
+            return
+        back = source_towards(peer)
+        holder = next((entry["interface"] for entry in read_addresses() if entry["address"] == back), "")
+        greeting = {"nonce": request["nonce"], "seen": peer, "back": back, "back_interface": holder}
+        visitor.sendall(json.dumps(greeting).encode() + b"\n")
+        for _ in range(ECHOES):
+            visitor.sendall(visitor.recv(1))
+        read_payload(visitor)
+        visitor.sendall(b"\0" * PAYLOAD)
+
+
+def echo(sock: socket.socket, nonce: bytes) -> None:
+    """Answer every datagram of ours with its size."""
+    while True:
+        try:
+            data, peer = sock.recvfrom(1 << 16)
+            if data.startswith(nonce):
+                sock.sendto(nonce + b" %d" % len(data), peer)
+        except OSError:
+            continue  # an ICMP answer to what was sent before
+
+
+def read_line(sock: socket.socket) -> bytes:
+    """Read to the end of a line, byte by byte: what follows is for others."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+        data = sock.recv(1)
+        if not data:
+            break
+        line += data
+    return line.strip()
+
+
+def read_payload(sock: socket.socket, end: float = math.inf) -> int:
+    """Read a whole payload, or what of it comes in time; give its bytes."""
+    size = 0
+    while size < PAYLOAD and time.monotonic() < end:
+        data = sock.recv(PIECE)
+        if not data:
+            break
+        size += len(data)
+    return size
