@@ -6,7 +6,7 @@ from orchestrator.facts.group import FactGroup
 
 
 class Way(FactGroup):
-    """The way from one node to another, on ports that the kernel picked."""
+    """The way from one node to another, on ports of those that the kernel picks from."""
 
     source: int
     target: int

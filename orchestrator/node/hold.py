@@ -1,24 +1,29 @@
 """Holds the rendezvous port on the head until the run's store takes it, and answers whoever connects with a nonce.
 
-{"port": P or null, "nonce": N, "names": [...]} listens until the orders end; without a port, at the one of "proposed" where
-that is free, so that the other nodes can be told of it before we have answered. The order {"op": "release"} stops the
-listening and keeps the port: torch's store binds with SO_REUSEADDR, which Linux grants beside a socket that has the
-same option and does not listen (tried with libuv and without, both families), while everybody else is refused.
+{"port": P or null, "nonce": N, "names": [...]} listens until the orders end; without a port, at that of "proposed", of which
+the other nodes are told before we have answered, unless somebody has it or the kernel may give it away. The order
+{"op": "release"} stops the listening and keeps the port: torch's store binds with SO_REUSEADDR, which Linux grants beside a
+socket that has the same option and does not listen (tried with libuv and without, both families), while everybody else is
+refused.
 """
 
 from __future__ import annotations
 
+import _socket  # what socket lays over it costs as much as a start of Python, and so does typing
 import errno
 import os
 import select
-import socket
-from typing import Any, Dict, List, Optional
 
 from orchestrator.node import portowner
 from orchestrator.node.probe_network import read_port_range
 from orchestrator.node.wire import Wire
 
-Answer = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    Answer = Dict[str, Any]
+
 LOW, HIGH = 20000, 30000
 
 
@@ -34,14 +39,14 @@ def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
         return
     # Numeric names come back as they are; others are looked up where they will be used.
     resolved = {name: _resolve(name) for name in request.get("names", [])}
-    wire.send({"port": listener.getsockname()[1], "both": listener.family == socket.AF_INET6, "resolved": resolved})
+    wire.send({"port": listener.getsockname()[1], "both": listener.family == _socket.AF_INET6, "resolved": resolved})
     greeting = f"AORTA {request['nonce']}\n".encode()
     listening = True
     orders: Optional[List[Dict[str, Any]]] = wire.early_orders()
     while orders is not None:
         if listening and any(order.get("op") == "release" for order in orders):
             # Unlike closing and binding again, this leaves no moment in which the port is free.
-            listener.shutdown(socket.SHUT_RDWR)
+            listener.shutdown(_socket.SHUT_RDWR)
             listening = False
             wire.send({"released": True})
         ready = select.select([0, listener.fileno()] if listening else [0], [], [])[0]
@@ -50,22 +55,22 @@ def main(request: Dict[str, Any], wire: Wire, modules: Dict[str, str]) -> None:
         orders = wire.ready_orders() if 0 in ready else []
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(port: int) -> _socket.socket:
     try:
-        return _bind(socket.AF_INET6, "::", port)
+        return _bind(_socket.AF_INET6, "::", port)
     except OSError as error:
         # A kernel without IPv6, or one that is told not to use it.
         if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT):
             raise
-    return _bind(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - the other nodes come from anywhere
+    return _bind(_socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - the other nodes come from anywhere
 
 
-def _bind(family: int, host: str, port: int) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+def _bind(family: int, host: str, port: int) -> _socket.socket:
+    listener = _socket.socket(family, _socket.SOCK_STREAM)
     try:
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == _socket.AF_INET6:
+            listener.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
+        listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(128)
     except OSError:
@@ -74,7 +79,7 @@ def _bind(family: int, host: str, port: int) -> socket.socket:
     return listener
 
 
-def _listen_somewhere(proposed: int) -> socket.socket:
+def _listen_somewhere(proposed: int) -> _socket.socket:
     """Take a port that no outgoing connection is ever given, where there is one; the proposed one if it can be had."""
     local = read_port_range() or [32768, 60999]
     free = [port for port in range(LOW, HIGH) if not local[0] <= port <= local[-1]]
@@ -91,22 +96,24 @@ def _listen_somewhere(proposed: int) -> socket.socket:
     raise last or OSError(errno.EADDRINUSE, "no free port")
 
 
-def _greet(listener: socket.socket, greeting: bytes) -> None:
+def _greet(listener: _socket.socket, greeting: bytes) -> None:
     try:
-        visitor, _ = listener.accept()
+        handle, _ = listener._accept()  # type: ignore[attr-defined] # noqa: SLF001 - socket's own accept calls it too
     except OSError:
         return
-    with visitor:
+    visitor = _socket.socket(listener.family, _socket.SOCK_STREAM, 0, handle)
+    try:
         visitor.settimeout(1)
-        try:
-            visitor.sendall(greeting)
-        except OSError:
-            return
+        visitor.sendall(greeting)
+    except OSError:
+        pass  # it has gone
+    finally:
+        visitor.close()
 
 
 def _resolve(name: str) -> List[str]:
     try:
-        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        answers = _socket.getaddrinfo(name, None, type=_socket.SOCK_STREAM)
     except OSError:
         return []
     return list(dict.fromkeys(str(answer[4][0]) for answer in answers))

@@ -11,22 +11,25 @@ answered at once. With "patience_s" in an order, who refuses is tried again for 
 
 from __future__ import annotations
 
-import contextlib
-import json
-import signal
-import socket
-import threading
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
+import _socket  # what socket lays over it costs as much as one, and so do json, threading and typing
 import time
-from typing import Any, Dict, List, Sequence, Set, Tuple
 
+from orchestrator.node.atonce import do_at_once, start_thread
+from orchestrator.node.fastjson import loads
 from orchestrator.node.mesh_serve import ECHOES, PAYLOAD, echo, read_line, read_payload, serve
 from orchestrator.node.probe_network import read_addresses, read_port_range
 from orchestrator.node.reach import STEPS, test_patiently
 from orchestrator.node.wire import Wire
 
-Answer = Dict[str, Any]
-UdpWay = Tuple[socket.socket, Tuple[str, int], bytes]
-"""A socket of ours, where it sends to, and what begins all that we send."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
+
+    Answer = Dict[str, Any]
+    UdpWay = Tuple[_socket.socket, Tuple[str, int], bytes]
+    """A socket of ours, where it sends to, and what begins all that we send."""
+
 PAYLOAD_S = 8.0
 """Of a way on which it takes longer the rate is known well enough; the launch host waits for all."""
 LIFE_S = 180
@@ -38,22 +41,22 @@ SIZES = 16
 """So many sizes are tried at the same time where full ones do not pass."""
 IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PROBE = 10, 23, 3
 """Linux's numbers: don't fragment, and ask the path anew whatever is remembered of it."""
-HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
-LEAST = {socket.AF_INET: 576, socket.AF_INET6: 1280}
+HEADERS = {_socket.AF_INET: 28, _socket.AF_INET6: 48}
+LEAST = {_socket.AF_INET: 576, _socket.AF_INET6: 1280}
 
 
 def main(request: Answer, wire: Wire, modules: Dict[str, str]) -> None:
     """Serve the other nodes, and test the ways to them when told so."""
     del modules
-    signal.alarm(LIFE_S)
-    family = socket.AF_INET6 if ":" in request["address"] else socket.AF_INET
+    _signal.alarm(LIFE_S)
+    family = _socket.AF_INET6 if ":" in request["address"] else _socket.AF_INET
     held = read_addresses()
     request = {**request, "address": _own_address(request, family, held)}
-    listener, echoing = _open(socket.SOCK_STREAM, family, request), _open(socket.SOCK_DGRAM, family, request)
+    listener, echoing = _open(_socket.SOCK_STREAM, family, request), _open(_socket.SOCK_DGRAM, family, request)
     listener.listen(128)
     mtu = next((entry["mtu"] for entry in held if entry["address"] == request["address"]), None)
-    threading.Thread(target=serve, args=(listener, request), daemon=True).start()
-    threading.Thread(target=echo, args=(echoing, request["nonce"].encode()), daemon=True).start()
+    start_thread(lambda: serve(listener, request))
+    start_thread(lambda: echo(echoing, request["nonce"].encode()))
     ports = {"tcp": listener.getsockname()[1], "udp": echoing.getsockname()[1]}
     wire.send({"address": request["address"], "mtu": mtu, **ports})
     if "early" in request:
@@ -75,31 +78,36 @@ def _own_address(request: Answer, family: int, held: List[Answer]) -> str:
         str(entry["address"])
         for entry in held
         if entry["interface"] == request["interface"]
-        and (":" in entry["address"]) == (family == socket.AF_INET6)
+        and (":" in entry["address"]) == (family == _socket.AF_INET6)
         and not entry["address"].startswith("fe80:")
     ]
     return own[0] if own else address
 
 
-def _open(kind: int, family: int, request: Answer) -> socket.socket:
-    sock = socket.socket(family, kind)
-    if kind == socket.SOCK_DGRAM:
+def _open(kind: int, family: int, request: Answer) -> _socket.socket:
+    sock = _socket.socket(family, kind)
+    if kind == _socket.SOCK_DGRAM:
         _forbid_fragments(sock, family)
-    wanted = int((request.get("ports") or {}).get("udp" if kind == socket.SOCK_DGRAM else "tcp", 0))
+    wanted = int((request.get("ports") or {}).get("udp" if kind == _socket.SOCK_DGRAM else "tcp", 0))
     low, *_, high = read_port_range() or [0, 0]
     if wanted and low <= wanted <= high:
-        with contextlib.suppress(OSError):  # somebody has it
+        try:
             sock.bind((request["address"], wanted))
+        except OSError:
+            pass  # somebody has it
+        else:
             return sock
     sock.bind((request["address"], 0))
     return sock
 
 
-def _forbid_fragments(sock: socket.socket, family: int) -> None:
-    level = socket.IPPROTO_IPV6 if family == socket.AF_INET6 else socket.IPPROTO_IP
-    option = IPV6_MTU_DISCOVER if family == socket.AF_INET6 else IP_MTU_DISCOVER
-    with contextlib.suppress(OSError):
+def _forbid_fragments(sock: _socket.socket, family: int) -> None:
+    level = _socket.IPPROTO_IPV6 if family == _socket.AF_INET6 else _socket.IPPROTO_IP
+    option = IPV6_MTU_DISCOVER if family == _socket.AF_INET6 else IP_MTU_DISCOVER
+    try:  # noqa: SIM105 - contextlib costs more than all of this
         sock.setsockopt(level, option, PROBE)
+    except OSError:
+        pass  # a kernel without it
 
 
 def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]:
@@ -113,20 +121,17 @@ def _test_all(order: Answer, request: Answer, mtu: "int | None") -> List[Answer]
         ]
     results: List[Answer] = [{} for _ in order["peers"]]
 
-    def put(place: int, peer: Answer) -> None:
-        results[place] = {
-            "target": peer["rank"],
-            **test_patiently(lambda: _test_tcp(peer, request, order["limit_s"]), order),
-        }
-        large_are_lost = results[place].get("step") == "stalled"
-        if mtu and (results[place]["ok"] or large_are_lost):
-            results[place].update(_test_udp(peer, request, mtu))
+    def putter(place: int, peer: Answer) -> Callable[[], None]:
+        def put() -> None:
+            found = test_patiently(lambda: _test_tcp(peer, request, order["limit_s"]), order)
+            results[place] = {"target": peer["rank"], **found}
+            large_are_lost = found.get("step") == "stalled"
+            if mtu and (found["ok"] or large_are_lost):
+                results[place].update(_test_udp(peer, request, mtu))
 
-    threads = [threading.Thread(target=put, args=item, daemon=True) for item in enumerate(order["peers"])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        return put
+
+    do_at_once([putter(place, peer) for place, peer in enumerate(order["peers"])])
     return results
 
 
@@ -145,15 +150,18 @@ def _test_again(peer: Answer, request: Answer, order: Answer, end: float) -> Ans
 
 
 def _test_tcp(peer: Answer, request: Answer, limit_s: float) -> Answer:
-    family = socket.AF_INET6 if ":" in peer["address"] else socket.AF_INET
+    family = _socket.AF_INET6 if ":" in peer["address"] else _socket.AF_INET
     found: Answer = {"ok": False, "step": "timeout", "detail": f"no answer within {limit_s:g} s"}
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock = _socket.socket(family, _socket.SOCK_STREAM, 0)
+        try:
             sock.settimeout(limit_s)
             sock.bind((request["address"], 0))
             sock.connect((peer["address"], peer["tcp"]))
             _talk(sock, request["nonce"], found)
-    except socket.timeout:
+        finally:
+            sock.close()
+    except _socket.timeout:  # in Python 3.9 it is not TimeoutError
         pass  # how far it came is known
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
@@ -162,11 +170,11 @@ def _test_tcp(peer: Answer, request: Answer, limit_s: float) -> Answer:
     return found
 
 
-def _talk(sock: socket.socket, nonce: str, found: Answer) -> None:
+def _talk(sock: _socket.socket, nonce: str, found: Answer) -> None:
     """Be greeted, take the time, and send a payload there and back; what is found so far holds at any moment."""
     sock.sendall(nonce.encode() + b"\n")
-    greeting = json.loads(read_line(sock) or b"{}")
-    if greeting.pop("nonce", "") != nonce:
+    greeting = loads(read_line(sock) or b"{}")
+    if not isinstance(greeting, dict) or greeting.pop("nonce", "") != nonce:
         found.update(step="wrong answer", detail="somebody else answers there")
         return
     found.update(greeting)
@@ -193,17 +201,19 @@ def _talk(sock: socket.socket, nonce: str, found: Answer) -> None:
 
 def _test_udp(peer: Answer, request: Answer, mtu: int) -> Answer:
     """Find out whether datagrams of the interface's full size pass without being fragmented; else which do."""
-    family = socket.AF_INET6 if ":" in peer["address"] else socket.AF_INET
+    family = _socket.AF_INET6 if ":" in peer["address"] else _socket.AF_INET
     full = min(mtu, 65535) - HEADERS[family]
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+    sock = _socket.socket(family, _socket.SOCK_DGRAM, 0)
+    try:
         _forbid_fragments(sock, family)
         sock.bind((request["address"], 0))
         way = (sock, (peer["address"], peer["udp"]), request["nonce"].encode())
         if not _passes(way, SMALL):
             return {"udp": "silent"}
-        if _passes(way, full):
-            return {"udp": "ok", "full_bytes": full + HEADERS[family], "passes_bytes": full + HEADERS[family]}
-        largest = _find_largest(way, LEAST[family] - HEADERS[family], full)
+        whole = _passes(way, full)
+        largest = full if whole else _find_largest(way, LEAST[family] - HEADERS[family], full)
+    finally:
+        sock.close()
     return {"udp": "ok", "full_bytes": full + HEADERS[family], "passes_bytes": largest + HEADERS[family]}
 
 
@@ -227,14 +237,16 @@ def _passing(way: UdpWay, sizes: Sequence[int]) -> Set[int]:
     passed: Set[int] = set()
     for _ in range(2 if len(sizes) > 1 else 1):
         for size in sizes:
-            with contextlib.suppress(OSError):  # too long for this interface
+            try:  # noqa: SIM105 - as above
                 sock.sendto(nonce + b"\0" * (size - len(nonce)), target)
+            except OSError:
+                pass  # too long for this interface
     end = time.monotonic() + ANSWER_S
     while len(passed) < len(sizes) and time.monotonic() < end:
         try:
             sock.settimeout(max(0.01, end - time.monotonic()))
             answer = sock.recv(1 << 16)
-        except socket.timeout:
+        except _socket.timeout:
             break
         except OSError:
             continue  # an ICMP answer to what was sent before

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import List, Tuple
 
 from orchestrator.node import processes
 from orchestrator.node.probe_command import owner_of, read_text, user_name
+
+TYPE_CHECKING = False  # the module typing costs more than all of this
+if TYPE_CHECKING:
+    from typing import List, Tuple
 
 LISTEN = "0A"
 

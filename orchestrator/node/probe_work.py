@@ -11,7 +11,7 @@ from orchestrator.node.record import record
 
 TYPE_CHECKING = False  # the module typing costs more than all of this
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+    from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
     Facts = Dict[str, Any]
     Table = Dict[int, "Glance"]
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
 
         ticks: int
         state: str
+        parent: int
         kernel: bool
         used: int
         """Clock ticks on the processors."""
 
 else:
-    Glance = record("Glance", "ticks", "state", "kernel", "used")
+    Glance = record("Glance", "ticks", "state", "parent", "kernel", "used")
 
 
 def probe_work(request: Facts) -> Facts:
@@ -93,7 +94,7 @@ def parse_stat(text: str) -> Optional[Glance]:
     try:
         # From field 3 of proc(5) on: state, ..., flags, ..., utime, stime, ..., starttime.
         kernel = bool(int(fields[6]) & 0x00200000)
-        return Glance(int(fields[19]), fields[0], kernel, int(fields[11]) + int(fields[12]))
+        return Glance(int(fields[19]), fields[0], int(fields[1]), kernel, int(fields[11]) + int(fields[12]))
     except (IndexError, ValueError):
         return None
 
@@ -101,10 +102,11 @@ def parse_stat(text: str) -> Optional[Glance]:
 def name_busy(first: Dict[int, Glance], again: Dict[int, Glance], seconds: float) -> List[Facts]:
     """Name the processes that used most of the processors between two looks, the busiest first; ourselves left out."""
     rate = seconds * os.sysconf("SC_CLK_TCK")
+    ours = list_ours(again)
     used = {
         pid: (now.used - first[pid].used) / rate
         for pid, now in again.items()
-        if pid in first and first[pid].ticks == now.ticks and pid != os.getpid()
+        if pid in first and first[pid].ticks == now.ticks and pid not in ours
     }
     busiest = sorted(used, key=lambda pid: -used[pid])[:MOST]
     return [
@@ -112,6 +114,13 @@ def name_busy(first: Dict[int, Glance], again: Dict[int, Glance], seconds: float
         for pid in busiest
         if used[pid] >= 0.1  # noqa: PLR2004 - what is less is no load
     ]
+
+
+def list_ours(table: Dict[int, Glance]) -> Set[int]:
+    """List ourselves, what the porter has started beside us, and what that has started."""
+    porter = os.getppid()
+    beside = {pid for pid, one in table.items() if one.parent == porter} if porter > 1 else set()
+    return {os.getpid(), *beside, *(pid for pid, one in table.items() if one.parent in beside)}
 
 
 def probe_stuck(request: Facts) -> Facts:

@@ -121,6 +121,8 @@ def prove_addresses(
         candidates = build_candidates(nodes[0], facts[0], resolved, one_machine=_one_machine(facts))
         request = {"port": hold.port, "nonce": nonce, "limit_s": TEST_S}
         attempts = _try_candidates(links, facts, candidates, request, settings, question.early)
+        # A try that nobody waits for would keep the porter from becoming what starts the run.
+        question.early.close()
     except BaseException:
         channel.close()
         raise
@@ -227,10 +229,10 @@ def _ask_node(
     results = [] if begun is None else list(read_answer(begun, link.node.name, TEST_S + ANSWER_S)["results"])
     if any(not result["ok"] and result["step"] in UNSURE for result in results):
         results = []
-    if asked and not results:
-        results = list(
-            link.call("reach", {**request, "candidates": asked, "sources": sources}, TEST_S + ANSWER_S)["results"]
-        )
+    asked = [address for address in asked if all(result["address"] != address for result in results)]
+    if asked:
+        answer = link.call("reach", {**request, "candidates": asked, "sources": sources}, TEST_S + ANSWER_S)
+        results += answer["results"]
     found = [Attempt(**result) for result in results]
     found = [one.model_copy(update={"interface": facts.interface_of(one.local)}) if one.ok else one for one in found]
     return {**broken, **{attempt.address: attempt for attempt in found}}

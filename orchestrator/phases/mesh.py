@@ -1,4 +1,4 @@
-"""Tries the ways between all nodes, on ports that the kernel picks: what gloo and NCCL will use beside the rendezvous."""
+"""Tries the ways between all nodes, on ports of those that the kernel picks from, as gloo and NCCL will use them."""
 
 from __future__ import annotations
 
@@ -69,6 +69,10 @@ class EarlyMesh:
         for channel in list(self.channels.values()):
             channel.close()
 
+    def is_held(self, node_rank: int, header: Mapping[str, Any]) -> bool:
+        """Tell from what a node says whether it listens where the others were told."""
+        return all(header.get(name) == self._peers[node_rank][name] for name in ("address", "tcp", "udp"))
+
     def is_of(self, places: Sequence[Place]) -> bool:
         """Tell whether the addresses that were proved are those that were tried."""
         return [place.address for place in places] == [place.address for place in self.places]
@@ -112,8 +116,10 @@ def measure_mesh(
             return channel, dict(read_frame(channel, nodes[node_rank].name, ANSWER_S).header)
 
         opened, errors = try_all(open_node, range(len(nodes)), settings.fanout)
-        broken = [_lost(rank, error) for rank, error in sorted(errors.items())]
-        known = _read_early(opened, nodes, settings, early)
+        known, mute = _read_early(opened, nodes, settings, early)
+        # What such a node says now could be the answer to anything.
+        opened = {rank: one for rank, one in opened.items() if rank not in mute}
+        broken = [_lost(rank, error) for rank, error in sorted({**errors, **mute}.items())]
         pairs = [(source, target) for source in sorted(opened) for target in sorted(opened) if source != target]
         found, lost = _try_pairs(opened, nodes, settings, [pair for pair in pairs if pair not in known])
         found = {
@@ -126,20 +132,21 @@ def measure_mesh(
 
 def _read_early(
     opened: Opened, nodes: Sequence[Node], settings: Settings, early: EarlyMesh | None
-) -> dict[tuple[int, int], Way]:
-    """Wait for what nodes have found out by themselves, and give what of it is sure."""
+) -> tuple[dict[tuple[int, int], Way], dict[int, AortaError]]:
+    """Wait for what nodes have found out by themselves; give what of it is sure, and who has said nothing."""
     if early is None:
-        return {}
+        return {}, {}
     asked = [rank for rank in sorted(early.trying & opened.keys()) if opened[rank][0] is early.channels.get(rank)]
+    held = {rank for rank, (_, header) in opened.items() if early.is_held(rank, header)}
 
     def read(rank: int) -> list[Way]:
         results = read_frame(opened[rank][0], nodes[rank].name, ANSWER_S).header["results"]
         return [Way(source=rank, **result) for result in results]
 
-    # Who is lost now is found when it is asked for the rest.
-    found, _ = try_all(read, asked, settings.fanout)
-    ways = [way for ways in found.values() for way in ways]
-    return {(way.source, way.target): way for way in ways if way.ok or way.step not in UNSURE}
+    found, errors = try_all(read, asked, settings.fanout)
+    ways = [way for place in sorted(found) for way in found[place] if way.target in held]
+    known = {(way.source, way.target): way for way in ways if way.ok or way.step not in UNSURE}
+    return known, {asked[place]: error for place, error in errors.items()}
 
 
 def _lost(node_rank: int, error: AortaError) -> Way:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from orchestrator.errors import AortaError
 from orchestrator.transport import Channel, Frame
 from orchestrator.transport.cargo import list_needed, pack_modules
 from orchestrator.transport.frames import FrameReader
@@ -146,7 +147,9 @@ class Porter:
             channel.ended = True
             self._used = time.monotonic()
             if not self._over:
-                self._base.send({"op": "close", "c": number})
+                # Over a lost link there is nothing to be ended, and what is told of the loss is told by others.
+                with suppress(AortaError):
+                    self._base.send({"op": "close", "c": number})
 
     def close(self) -> None:
         """End the porter, and with it all that it has started."""

@@ -15,12 +15,12 @@ from orchestrator.facts import Facts
 from orchestrator.node import hold, reach
 from orchestrator.phases import foreseen
 from orchestrator.phases import mesh as early_mesh
-from orchestrator.phases.addresses import ask_for_port, prove_addresses
+from orchestrator.phases.addresses import _ask_node, ask_for_port, prove_addresses
 from orchestrator.phases.ahead import ask_ahead, prove_ways
 from orchestrator.phases.foreseen import EarlyReach, foresee_address
 from orchestrator.phases.mesh import foresee_mesh, measure_mesh
 from orchestrator.settings import Settings
-from orchestrator.transport import Channel
+from orchestrator.transport import Channel, Frame
 from orchestrator.transport.local import LocalLink
 from orchestrator.values import Node
 
@@ -99,37 +99,102 @@ def test_a_port_that_somebody_has_is_found_out_and_the_way_tried_again() -> None
     assert [link.count("reach") for link in links] == [2, 2]
 
 
-def test_a_mesh_port_that_somebody_has_is_another_one_and_the_way_is_tried_again() -> None:
+@pytest.mark.parametrize("taken", ["tcp", "udp"])
+@pytest.mark.parametrize("behaves", ["hangs up", "is silent", "speaks JSON"])
+def test_a_mesh_port_that_somebody_has_is_another_one_and_the_way_is_tried_again(taken: str, behaves: str) -> None:
     nodes, links, _ = open_links(2)
     mesh = foresee_mesh(nodes)
     assert mesh is not None
     with ExitStack() as undo:
-        taken = undo.enter_context(socket.create_server((ADDRESS, 0)))
-        mesh._peers[1]["tcp"] = taken.getsockname()[1]
+        kind = socket.SOCK_DGRAM if taken == "udp" else socket.SOCK_STREAM
+        holder = undo.enter_context(socket.socket(socket.AF_INET, kind))
+        holder.bind((ADDRESS, 0))
+        if taken == "tcp":
+            holder.listen()
+            threading.Thread(target=be_somebody_else, args=(holder, behaves), daemon=True).start()
+        mesh._peers[1][taken] = holder.getsockname()[1]
         undo.callback(mesh.close)
         for rank, link in enumerate(links):
             mesh.ask(rank, link)
-        threading.Thread(target=hang_up, args=(taken,), daemon=True).start()
         found = measure_mesh(links, nodes, mesh.places, Settings(check=True), mesh)
-    assert all(way.ok for way in found.ways), found
+    assert [(way.ok, way.udp) for way in found.ways] == [(True, "ok")] * 2
     tests = [order for order in links[0].orders if not order.get("again")]
     assert [[peer["rank"] for peer in order["peers"]] for order in tests] == [[1]]
-    assert not [order for order in links[1].orders if not order.get("again")]
+
+
+def be_somebody_else(listener: socket.socket, behaves: str) -> None:
+    """Answer every visitor like a service that has nothing to do with us."""
+    visitors = []
+    while True:
+        try:
+            visitors.append(listener.accept()[0])
+        except OSError:
+            return
+        if behaves == "speaks JSON":
+            visitors[-1].sendall(b"[]\n")
+        elif behaves == "hangs up":
+            visitors.pop().close()
+
+
+def test_an_early_try_that_nobody_takes_ends_with_the_proof() -> None:
+    nodes, links, facts = open_links(2)
+    with ExitStack() as undo:
+        question = ask_for_port(links[0], Settings())
+        undo.callback(question.close)
+        wrong = EarlyReach("127.0.0.9", question.early.port, question.nonce)
+        for rank, link in enumerate(links):
+            wrong.ask(rank, link)
+        proof = prove_addresses(links, nodes, facts, Settings(), type(question)(question.channel, "", wrong))
+        if proof.hold is not None:
+            undo.callback(proof.hold.close)
+        assert not wrong._channels
+
+
+class SayingLink(LocalLink):
+    """A node whose way to the head is as it is told."""
+
+    def __init__(self, node: Node, ways: Mapping[str, bool]) -> None:
+        super().__init__(node)
+        self.ways, self.asked = ways, list[Sequence[str]]()
+
+    def call(self, program: str, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        del program, timeout_s
+        self.asked.append(request["candidates"])
+        return {"results": [self.way(address) for address in request["candidates"]]}
+
+    def way(self, address: str) -> dict[str, Any]:
+        found = {"address": address, "ok": self.ways.get(address, False)}
+        return {**found, "local": "10.0.0.2"} if found["ok"] else {**found, "step": "timeout", "detail": "none"}
+
+
+class Answered:
+    """The channel of a program that has said its one word."""
+
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        self.header = header
+
+    def read(self, timeout_s: float | None = None) -> Frame:
+        del timeout_s
+        return Frame(dict(self.header))
+
+    def close(self) -> None:
+        return
+
+
+def test_an_early_answer_for_one_address_does_not_stand_for_the_others() -> None:
+    link = SayingLink(Node(name="b", host="10.0.0.2"), {"10.0.0.1": True, "192.168.0.1": True})
+    begun = Answered({"results": [link.way("203.0.113.7")]})
+    request = {"port": 20001, "nonce": "n", "limit_s": 3.0}
+    batch = ["203.0.113.7", "192.168.0.1"]
+    tries = _ask_node(link, Facts(node_rank=1), batch, request, begun, is_head=False)  # type: ignore[arg-type]
+    assert {address: one.ok for address, one in tries.items()} == {"203.0.113.7": False, "192.168.0.1": True}
+    assert link.asked == [["192.168.0.1"]], "what is known is not asked again"
 
 
 def find_free_port() -> int:
     """A port of those that the kernel picks from, which nobody has at this moment."""
     with socket.create_server((ADDRESS, 0)) as listener:
         return int(listener.getsockname()[1])
-
-
-def hang_up(listener: socket.socket) -> None:
-    """Let every visitor find somebody else."""
-    while True:
-        try:
-            listener.accept()[0].close()
-        except OSError:
-            return
 
 
 def test_what_cannot_be_foreseen_is_not_asked() -> None:

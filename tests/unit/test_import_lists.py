@@ -15,6 +15,10 @@ SSH = ("paramiko", "fabric", "invoke", "cryptography")
 JUDGES = ("orchestrator.diagnosis.explain", "orchestrator.diagnosis.decider", "orchestrator.checks", "pathspec", "yaml")
 
 
+DEAR = ("typing", "json", "re", "socket", "threading", "contextlib", "collections", "signal", "subprocess", "importlib")
+"""Each costs a node a good part of a start of Python, for every check."""
+
+
 def loaded_by(code: str) -> set[str]:
     told = f"import sys\n{code}\nprint(*sys.modules, file=sys.__stdout__)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -41,3 +45,10 @@ def loaded_by(code: str) -> set[str]:
 def test_nothing_is_loaded_that_the_call_has_no_use_for(code: str, without: tuple[str, ...]) -> None:
     loaded = loaded_by(code)
     assert sorted(name for name in without if name in loaded) == []
+
+
+@pytest.mark.parametrize("program", ["porter", "probe", "reach", "tree", "mesh", "hold"])
+def test_what_a_check_runs_on_every_node_loads_nothing_dear(program: str) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import orchestrator.node.{program}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert sorted(set(DEAR) & set(done.stdout.split())) == []

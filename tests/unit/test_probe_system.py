@@ -107,14 +107,16 @@ def test_what_counts_as_trouble(line: str, kind: str | None) -> None:
         assert probe_system.is_worth_reading(b"3,1,1,-;" + line.encode()), "the line would not be read at all"
 
 
-def glance(used: int = 0, state: str = "S", ticks: int = 5, *, kernel: bool = False) -> probe_work.Glance:
-    return probe_work.Glance(ticks, state, kernel, used)
+def glance(
+    used: int = 0, state: str = "S", ticks: int = 5, *, kernel: bool = False, parent: int = 1
+) -> probe_work.Glance:
+    return probe_work.Glance(ticks, state, parent, kernel, used)
 
 
 def test_a_line_of_proc_stat_with_an_odd_name() -> None:
     fields = ["D", "1", "2", "3", "0", "-1", "2129984", "0", "0", "0", "0", "40", "2"] + ["0"] * 6 + ["777", "9"]
     found = probe_work.parse_stat("12 (a) (b) S) " + " ".join(fields))
-    assert found == probe_work.Glance(777, "D", kernel=True, used=42)
+    assert found == probe_work.Glance(777, "D", 1, kernel=True, used=42)
     assert probe_work.parse_stat("") is None
     assert probe_work.parse_stat("12 (cut of") is None
 
@@ -126,6 +128,12 @@ def test_who_keeps_the_processors_busy_is_named_and_nobody_who_took_an_old_pid()
     again = {1: glance(100 + rate), 2: glance(100), 3: glance(9 * rate, ticks=6), 4: glance(rate), me: glance(rate)}
     found = probe_work.name_busy(first, again, 2.0)
     assert [(one["pid"], one["cores"]) for one in found] == [(1, 0.5)]
+
+
+def test_what_we_started_beside_the_probe_is_no_load_of_others() -> None:
+    porter = os.getppid()
+    table = {2: glance(parent=porter), 3: glance(parent=2), 4: glance(parent=1), os.getpid(): glance(parent=porter)}
+    assert probe_work.list_ours(table) == {2, 3, os.getpid()}
 
 
 @pytest.mark.parametrize(("load", "early", "waits"), [(9e9, True, False), (9e9, False, True), (0.0, True, False)])
