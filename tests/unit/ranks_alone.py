@@ -71,6 +71,15 @@ class RankRoom:
         runfolder.write_status(str(self.folder), {"supervisor": identity, "events": self.events})
         return process
 
+    def wait_here(self, place: int = 0) -> None:
+        """Wait until a STUCK rank has come to its lock.
+
+        Not by looks, again and again: a Python that is busy dies of one dump in some ten thousand (python/cpython#116008).
+        """
+        output = self.started[place].stdout
+        assert output is not None
+        assert output.readline() == "here\n"
+
     def wait_armed(self, rank: int = 0) -> None:
         """Wait until the hook has armed a rank."""
         wait_for(lambda: armed.find_armed(str(self.folder), self.events[rank]))

@@ -65,7 +65,7 @@ def functions(told: dict[str, Any]) -> list[str]:
 def test_a_rank_that_waits_in_a_lock_tells_it_on_the_signal(room: RankRoom) -> None:
     process = room.start(STUCK)
     room.wait_armed()
-    wait_for(lambda: "wait_for_ever" in functions(look(room)[0]))
+    room.wait_here()
     (told,) = look(room)
     assert (told["how"], told["pid"], told["state"]) == ("signal", process.pid, "S")
     assert functions(told)[:2] == ["wait_for_ever", "<module>"]
@@ -76,7 +76,7 @@ def test_a_rank_that_waits_in_a_lock_tells_it_on_the_signal(room: RankRoom) -> N
 def test_a_second_look_tells_of_now_alone(room: RankRoom) -> None:
     room.start(STUCK)
     room.wait_armed()
-    wait_for(lambda: "wait_for_ever" in functions(look(room)[0]))
+    room.wait_here()
     first, second = look(room)[0]["text"], look(room)[0]["text"]
     assert first.count("wait_for_ever") == second.count("wait_for_ever") == 1
 
@@ -146,7 +146,8 @@ def test_a_stopped_rank_costs_the_others_nothing(room: RankRoom) -> None:
     for rank in range(2):
         room.start(STUCK, rank=rank)
         room.wait_armed(rank)
-    wait_for(lambda: "wait_for_ever" in functions(look(room, ranks=[1])[0]))
+        room.wait_here(rank)
+    assert "wait_for_ever" in functions(look(room, ranks=[1])[0])
     room.started[0].send_signal(signal.SIGSTOP)
     wait_for(lambda: stacks.state_of(room.started[0].pid) == "T")
     stuck, well = look(room)
