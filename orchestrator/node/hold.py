@@ -16,6 +16,7 @@ import select
 
 from orchestrator.node import portowner
 from orchestrator.node.probe_network import read_port_range
+from orchestrator.node.visitors import accept
 from orchestrator.node.wire import Wire
 
 TYPE_CHECKING = False
@@ -98,10 +99,9 @@ def _listen_somewhere(proposed: int) -> _socket.socket:
 
 def _greet(listener: _socket.socket, greeting: bytes) -> None:
     try:
-        handle, _ = listener._accept()  # type: ignore[attr-defined] # noqa: SLF001 - socket's own accept calls it too
+        visitor, _ = accept(listener)
     except OSError:
         return
-    visitor = _socket.socket(listener.family, _socket.SOCK_STREAM, 0, handle)
     try:
         visitor.settimeout(1)
         visitor.sendall(greeting)

@@ -8,6 +8,7 @@ import time
 from orchestrator.node.atonce import start_thread
 from orchestrator.node.fastjson import dumps
 from orchestrator.node.probe_network import read_addresses, source_towards
+from orchestrator.node.visitors import accept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,12 +29,11 @@ def serve(listener: _socket.socket, request: Answer) -> None:
     """Answer every visitor, each in a thread of its own."""
     while True:
         try:
-            handle, peer = listener._accept()  # type: ignore[attr-defined] # noqa: SLF001 - socket's own accept calls it too
+            visitor, peer = accept(listener)
         except OSError:
             time.sleep(0.05)  # no files are left for the moment
             continue
-        visitor = _socket.socket(listener.family, _socket.SOCK_STREAM, 0, handle)
-        start_thread(answerer(visitor, str(peer[0]), request))
+        start_thread(answerer(visitor, peer, request))
 
 
 def answerer(visitor: _socket.socket, peer: str, request: Answer) -> Callable[[], None]:

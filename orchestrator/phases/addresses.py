@@ -226,9 +226,8 @@ def _ask_node(
     # The head comes from its own address anyway; the others from the one that the list gives them.
     sources, broken = ({}, {}) if is_head else find_sources(link.node, facts, candidates)
     asked = [address for address in candidates if address not in broken]
-    results = [] if begun is None else list(read_answer(begun, link.node.name, TEST_S + ANSWER_S)["results"])
-    if any(not result["ok"] and result["step"] in UNSURE for result in results):
-        results = []
+    early = [] if begun is None else read_answer(begun, link.node.name, TEST_S + ANSWER_S)["results"]
+    results = [result for result in early if result["ok"] or result["step"] not in UNSURE]
     asked = [address for address in asked if all(result["address"] != address for result in results)]
     if asked:
         answer = link.call("reach", {**request, "candidates": asked, "sources": sources}, TEST_S + ANSWER_S)

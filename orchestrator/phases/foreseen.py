@@ -19,7 +19,7 @@ PATIENCE_S = 2.0
 UNSURE = frozenset({"refused", "wrong answer", "failed", "cut", "no such address"})
 """What an early try may end with when the other side listens elsewhere, or was too late: it is made again."""
 HEAD_PORTS = range(20000, 30000)
-"""No kernel gives them to an outgoing connection unless it was told to."""
+"""No kernel gives them to an outgoing connection unless it was told to; those of node/hold.py, which takes longer to load."""
 
 
 def is_far(link: Link) -> bool:

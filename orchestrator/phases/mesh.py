@@ -58,11 +58,13 @@ class EarlyMesh:
             **_ask(self.places[node_rank], self.nonce, node_rank),
             "ports": {"tcp": own["tcp"], "udp": own["udp"]},
         }
-        if is_far(link):
-            self.trying.add(node_rank)
+        far = is_far(link)
+        if far:
             request["early"] = {"peers": others, "limit_s": LIMIT_S, "patience_s": PATIENCE_S}
         with contextlib.suppress(AortaError):  # what is not here is asked for again, and told then
             self.channels[node_rank] = link.open("mesh", request)
+            if far:
+                self.trying.add(node_rank)
 
     def close(self) -> None:
         """End them."""
@@ -122,9 +124,8 @@ def measure_mesh(
         broken = [_lost(rank, error) for rank, error in sorted({**errors, **mute}.items())]
         pairs = [(source, target) for source in sorted(opened) for target in sorted(opened) if source != target]
         found, lost = _try_pairs(opened, nodes, settings, [pair for pair in pairs if pair not in known])
-        found = {
-            pair: found[pair] if pair in found else known[pair] for pair in pairs if pair in found or pair in known
-        }
+        both = known | found
+        found = {pair: both[pair] for pair in pairs if pair in both}
         if not lost:
             found, lost = _try_again(opened, nodes, settings, found)
     return MeshFacts(ways=(*broken, *lost, *found.values()))
@@ -136,7 +137,7 @@ def _read_early(
     """Wait for what nodes have found out by themselves; give what of it is sure, and who has said nothing."""
     if early is None:
         return {}, {}
-    asked = [rank for rank in sorted(early.trying & opened.keys()) if opened[rank][0] is early.channels.get(rank)]
+    asked = sorted(early.trying & opened.keys())
     held = {rank for rank, (_, header) in opened.items() if early.is_held(rank, header)}
 
     def read(rank: int) -> list[Way]:

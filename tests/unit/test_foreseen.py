@@ -231,6 +231,8 @@ def test_who_comes_too_early_tries_again_as_long_as_it_is_patient(patience_s: fl
 
 
 def test_the_head_holds_the_proposed_port_where_it_can() -> None:
+    assert range(hold.LOW, hold.HIGH) == foreseen.HEAD_PORTS
+
     def held(proposed: int) -> int:
         with closing(hold._listen_somewhere(proposed)) as listener:
             return int(listener.getsockname()[1])
