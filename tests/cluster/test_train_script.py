@@ -35,6 +35,7 @@ def run_agents(folder: Path, processes: tuple[int, ...], script: str, *args: str
         for node_rank, count in enumerate(processes):
             words = ["--nnodes", len(processes), "--node-rank", node_rank, "--nproc-per-node", count]
             words += ["--master-addr", "127.0.0.1", "--master-port", port, "--max-restarts", 0]
+            words += ["--log-dir", folder / "agents"]  # else it leaves one in the machine's own /tmp
             words += [PROJECT / "scripts" / script, *args]
             env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
             env |= {"AORTA_OUTPUT_DIR": str(folder), "AORTA_NODE_RANK": str(node_rank), "OMP_NUM_THREADS": "1"}
