@@ -1,6 +1,8 @@
 """Runs torchrun as `python -m torch.distributed.run` does, sooner at its begin and at its end.
 
-An import makes next to no garbage, and searching what it makes again and again costs a seventh of its time. When torchrun
+An import makes next to no garbage, and searching what it makes again and again costs a seventh of its time. The shapes of
+what operators would give cost a quarter, and an agent has no tensors. Where NumPy's OpenBLAS comes with it, that starts a
+thread for each core, and they spin before they sleep. None of it reaches the ranks: they are processes of their own. When torchrun
 is through, taking PyTorch down module by module is for nobody: it would keep a verdict waiting for a second and more. Only the
 head takes that time at a good end, because others may still be asking its store.
 
@@ -15,22 +17,82 @@ import gc
 import importlib
 import os
 import sys
-from typing import List
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Iterator, List, Optional
+
+LATER = "torch._meta_registrations"
+"""Tells PyTorch the shapes of what operators would give, for tensors without data."""
+THREADS = "OPENBLAS_NUM_THREADS"
+
+
+class Later:
+    """Finds LATER as a module without content, which comes once somebody asks for it."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+        """Say that LATER is ours."""
+        del path, target
+        return ModuleSpec(fullname, self) if fullname == LATER else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python to make the module."""
+        del spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let the module know whom to ask for what it lacks."""
+        module.__getattr__ = self.get  # type: ignore[method-assign] # what a module may have of its own
+
+    def get(self, name: str) -> object:
+        """Load the module, and give what it has under this name."""
+        if name.startswith("__"):
+            raise AttributeError(name)  # who goes through all modules, as inspect does, asks each for these
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            del sys.modules[LATER]
+            importlib.import_module(LATER)
+        return getattr(sys.modules[LATER], name)
 
 
 def main(words: List[str]) -> int:
     """Import the module that the first word names, and call its main with the others, as its console script would."""
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.getcwd()  # as with -m; here stood the folder of this file
-    gc.disable()
-    module = importlib.import_module(words[0])
-    gc.freeze()
-    gc.enable()
+    module = load(words)
     sys.argv = [str(module.__file__), *words[1:]]
     try:
         return read_code(module.main())
     except SystemExit as ended:
         return read_code(ended.code)
+
+
+def load(words: List[str]) -> ModuleType:
+    """Import the module without what an agent does not need; where that is why it cannot be, begin again as with -m."""
+    sys.meta_path.insert(0, Later())
+    gc.disable()
+    try:
+        with one_thread():
+            module = importlib.import_module(words[0])
+    except Exception:
+        if LATER not in sys.modules:
+            raise
+        # A backend that PyTorch loads by itself may look for the shapes where nobody asks the module.
+        os.execv(sys.executable, [sys.executable, "-m", *words])  # noqa: S606 - argv as data, no shell, is the point
+    gc.freeze()
+    gc.enable()
+    return module
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let OpenBLAS start no threads; the environment is as it was before any rank sees it."""
+    if THREADS in os.environ:
+        yield
+        return
+    os.environ[THREADS] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(THREADS, None)
 
 
 def read_code(said: object) -> int:

@@ -69,6 +69,69 @@ def test_an_exception_is_told_as_python_tells_it(tmp_path: Path) -> None:
     assert "exit functions were run" in ran.stdout
 
 
+def make_package(folder: Path, first: str) -> None:
+    """A package in PyTorch's place, as far as its import goes."""
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text(f"from torch import _meta_registrations\n{first}\n")
+    (folder / "torch" / "_meta_registrations.py").write_text("print('shapes came')\nSHAPE = 7\n")
+    (folder / "some_run.py").write_text(
+        "import inspect, sys, torch\ndef main():\n    print('main', torch._meta_registrations.SHAPE if '--ask' in sys.argv else '')\nif __name__ == '__main__':\n    main()\n"
+    )
+
+
+def run_package(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    typed = [sys.executable, agent_module.__file__, "some_run", "--node-rank", "1", *words]
+    return subprocess.run(typed, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_shapes_of_tensors_come_once_they_are_asked_for(tmp_path: Path) -> None:
+    make_package(tmp_path, "import inspect; inspect.getmodule(inspect.currentframe())")
+    assert run_package(tmp_path).stdout.splitlines() == ["main "]
+    assert run_package(tmp_path, "--ask").stdout.splitlines() == ["shapes came", "main 7"]
+    asks = "assert _meta_registrations.SHAPE == 7 == _meta_registrations.SHAPE and not hasattr(_meta_registrations, 'other')"
+    (tmp_path / "torch" / "__init__.py").write_text(f"from torch import _meta_registrations\n{asks}\n")
+    ran = run_package(tmp_path, "--ask")
+    assert (ran.stdout.splitlines(), ran.stderr) == (["shapes came", "main 7"], "")
+
+
+def test_an_import_that_cannot_be_without_them_begins_again_as_with_m(tmp_path: Path) -> None:
+    lacking = "if 'SHAPE' not in vars(_meta_registrations): raise RuntimeError('no shapes')"
+    make_package(tmp_path, f"{lacking}\nimport os; print(os.environ.get('OPENBLAS_NUM_THREADS'))")
+    ran = run_package(tmp_path)
+    assert (ran.stdout.splitlines(), ran.stderr, ran.returncode) == (["shapes came", "None", "main "], "", 0)
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "from torch import _meta_registrations\nraise RuntimeError('broken')\n"
+    )
+    ran = run_package(tmp_path)
+    assert ran.stderr.endswith("RuntimeError: broken\n")
+    assert ran.returncode == 1
+
+
+@pytest.mark.parametrize("given", [None, "3"])
+def test_openblas_starts_no_threads_while_torchrun_is_imported_and_ranks_see_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", given)
+    ask = f"subprocess.run([{sys.executable!r}, '-c', 'import os; print(os.environ.get(\"OPENBLAS_NUM_THREADS\"))'])"
+    (tmp_path / "some_run.py").write_text(f"import subprocess\n{ask}\ndef main():\n    {ask}\n")
+    assert run_package(tmp_path).stdout.splitlines() == [given or "1", str(given)]
+
+
+def test_pytorchs_own_torchrun_is_imported_without_them_and_they_can_still_be_had(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "some_run.py").write_text(
+        "import sys, threading, torch.distributed.run\n"
+        "def main():\n"
+        "    print('torch._prims' in sys.modules)\n"
+        "    torch._meta_registrations.register_meta\n"
+        "    print('torch._prims' in sys.modules, tuple(torch.empty(2, 3, device='meta').matmul(torch.empty(3, 4, device='meta')).shape))\n"
+    )
+    ran = run_package(tmp_path)
+    assert (ran.stdout.splitlines(), ran.stderr) == (["False", "True (2, 4)"], "")
+
+
 def test_only_torchrun_is_run_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torchrun = ["/usr/bin/python3", "-m", "torch.distributed.run", "--nnodes", "2", "train.py"]
