@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import marshal
 import re
+import threading
 import zlib
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, wraps
 from importlib import resources
 from types import CodeType
+from typing import ParamSpec, TypeVar
 
 from orchestrator.node.boot import MARSHAL_VERSION, TEXTS
 
@@ -24,8 +26,24 @@ FURTHER = {"pump": BY_NAME, "start": (*BY_NAME, *TEXTS, "boot", "serve")}
 """What a program needs and does not import; a start leaves the supervisor its modules."""
 IMPORTS = re.compile(r"^\s*from orchestrator\.node(?:\.(\w+))? import (\([^)]*\)|.*)$", re.MULTILINE)
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Modules = Mapping[str, str | bytes]
 """Name → source, or a code object as marshal writes it."""
+
+_AT_WORK = threading.RLock()
+
+
+def once(work: Callable[P, T]) -> Callable[P, T]:
+    """Keep what a function gave, as cache does; those who ask for it meanwhile wait, and do not all do the same work."""
+    kept = cache(work)
+
+    @wraps(work)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _AT_WORK:
+            return kept(*args, **kwargs)  # type: ignore[arg-type] # whatever these are asked by can be a key
+
+    return ask
 
 
 def read_library() -> dict[str, str]:
@@ -34,7 +52,7 @@ def read_library() -> dict[str, str]:
     return {f"orchestrator.distributed.{name}".removesuffix(".__init__"): text for name, text in sorted(texts.items())}
 
 
-@cache
+@once
 def read_texts() -> dict[str, str]:
     """Read the sources of the programs for nodes, by short names; "__init__" is the package itself."""
     return _read_folder("node")
@@ -45,7 +63,7 @@ def _read_folder(name: str) -> dict[str, str]:
     return {entry.name[:-3]: entry.read_text("utf-8") for entry in room.iterdir() if entry.name.endswith(".py")}
 
 
-@cache
+@once
 def list_needed(program: str) -> frozenset[str]:
     """List the modules, by short names, that a program imports and those import in turn."""
     found: set[str] = set()
@@ -68,7 +86,7 @@ def list_supervisors() -> list[str]:
     return [PACKAGE + name for name in sorted(list_needed("serve") | {"boot"})]
 
 
-@cache
+@once
 def read_code(name: str) -> bytes:
     """Read the code object of one module for nodes, as marshal writes it; Python's own cache of byte code serves us too."""
     found = importlib.util.find_spec(PACKAGE + name)
@@ -96,13 +114,13 @@ def build_modules(program: str, sent: frozenset[str] = frozenset()) -> dict[str,
     return {**modules, **read_library()} if program == "start" else modules
 
 
-@cache
+@once
 def pack_modules(program: str, sent: frozenset[str] = frozenset()) -> bytes:
     """Pack them once: they are the same for every node, and most of what is sent."""
     return zlib.compress(marshal.dumps(build_modules(program, sent), MARSHAL_VERSION), 3)
 
 
-@cache
+@once
 def pack_sources() -> bytes:
     """Pack the sources of all modules for nodes, for a Python that has no use for our code objects."""
     sources = {PACKAGE + name: text for name, text in sorted(read_texts().items()) if name != "__init__"}
