@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
 import os
-import signal
-from typing import Any, Dict, Iterable, NamedTuple, Optional
 
 from orchestrator.node import processes
 from orchestrator.node.probe_command import read_text
+from orchestrator.node.record import record
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, NamedTuple, Optional
+
+    Facts = Dict[str, Any]
+
 STACKS = os.path.join("diagnosis", "stacks")
 MARK_WORDS = 4
 TEXT_LIMIT = 1 << 20
 
 
-class Mark(NamedTuple):
-    """What the hook wrote down when it armed a process."""
+if TYPE_CHECKING:
 
-    pid: int
-    ticks: int
-    signal: int
-    handle: int
-    """The number under which that process holds its stack file open."""
+    class Mark(NamedTuple):
+        """What the hook wrote down when it armed a process."""
+
+        pid: int
+        ticks: int
+        signal: int
+        handle: int
+        """The number under which that process holds its stack file open."""
+
+else:
+    Mark = record("Mark", "pid", "ticks", "signal", "handle")
 
 
 def rank_path(folder: str, rank: int, ending: str) -> str:
@@ -36,7 +46,7 @@ def read_mark(folder: str, rank: int) -> Optional[Mark]:
     if len(words) != MARK_WORDS or not all(word.isascii() and word.isdigit() for word in words):
         return None
     mark = Mark(*map(int, words))
-    return mark if mark.pid > 1 and 0 < mark.signal < signal.NSIG else None
+    return mark if mark.pid > 1 and 0 < mark.signal < _signal.NSIG else None
 
 
 def find_armed(folder: str, rank: Facts) -> Optional[Mark]:

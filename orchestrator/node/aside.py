@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
 import os
-import signal
 import time
-from typing import Any, Callable, Dict, Optional
 
 from orchestrator.node import processes
+from orchestrator.node.fastjson import dumps
 from orchestrator.node.wire import write_all
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional
+
+    Facts = Dict[str, Any]
+
 FIRST_FREE = 3
 """Behind stdin, stdout and stderr."""
 
@@ -35,15 +38,17 @@ class Aside:
     def done(self) -> Optional[bytes]:
         """Give what was found out as JSON; None while there is work and time left."""
         if self._answer is None:
-            with contextlib.suppress(BlockingIOError):
+            try:
                 while True:
                     data = os.read(self._out, 1 << 16)
                     if not data:
                         self._finish(bytes(self._written) or b'{"error": "it ended without a word"}')
                         break
                     self._written += data
+            except BlockingIOError:
+                pass
         if self._answer is None and time.monotonic() >= self._end:
-            self._finish(json.dumps({"error": "no answer within %g s" % self._limit_s}).encode())
+            self._finish(dumps({"error": "no answer within %g s" % self._limit_s}).encode())
         return self._answer
 
     def close(self) -> None:
@@ -56,19 +61,23 @@ class Aside:
         os.close(self._out)
         # By its own number too: it may not have come to be the leader of its group yet.
         for kill in (os.killpg, os.kill):
-            with contextlib.suppress(OSError):
-                kill(self._pid, signal.SIGKILL)
+            try:
+                kill(self._pid, _signal.SIGKILL)
+            except OSError:
+                pass
         # What hangs in the kernel is left to init: to wait for it is what we must not do.
-        with contextlib.suppress(OSError):
+        try:
             end = time.monotonic() + 0.2
             while os.waitpid(self._pid, os.WNOHANG)[0] == 0 and time.monotonic() < end:
                 time.sleep(0.001)
+        except OSError:
+            pass
 
 
 def _work(work: Callable[[], Facts], into: int) -> None:
     """Be the process that works; nothing of the SSH session stays open in it, or sshd would wait for it."""
     try:
-        processes.die_with_parent(signal.SIGKILL)
+        processes.die_with_parent(_signal.SIGKILL)
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
         for handle in range(FIRST_FREE):
@@ -79,6 +88,6 @@ def _work(work: Callable[[], Facts], into: int) -> None:
             answer = work()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and the run goes on
             answer = {"error": f"{type(error).__name__}: {error}"}
-        write_all(into, json.dumps(answer).encode())
+        write_all(into, dumps(answer).encode())
     finally:
         os._exit(0)

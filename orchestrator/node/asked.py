@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-import json
+import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from orchestrator.node.aside import Aside
-from orchestrator.node.report import ReportJob
+from orchestrator.node.fastjson import loads
 
-Facts = Dict[str, Any]
-Answer = Tuple[Facts, bytes]
-"""Header and body of a frame."""
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+    from orchestrator.node.report import ReportJob
+
+    Facts = Dict[str, Any]
+    Answer = Tuple[Facts, bytes]
+    """Header and body of a frame."""
+
 
 QUESTIONS: Dict[str, Tuple[str, float]] = {
     "activity": ("measure", 15.0),
@@ -52,7 +57,9 @@ class Questions:
         """Begin to find out what an order asks; False when it asks nothing."""
         op = str(order.get("op"))
         if op == "report":
-            self._reports.append((order.get("id"), ReportJob(self._folder)))
+            from orchestrator.node import report  # noqa: PLC0415 - regular expressions, and seldom asked
+
+            self._reports.append((order.get("id"), report.ReportJob(self._folder)))
         elif op in QUESTIONS:
             function, limit_s = QUESTIONS[op]
             if op == "evidence":
@@ -86,13 +93,14 @@ class Questions:
 
 def find_out(op: str, function: str, folder: str, order: Facts) -> Facts:
     """Find out what an order asks; what that needs is loaded only now, and not into the pump itself."""
-    work: Callable[[str, Facts], Facts] = getattr(importlib.import_module("orchestrator.node." + op), function)
+    __import__("orchestrator.node." + op)
+    work: Callable[[str, Facts], Facts] = getattr(sys.modules["orchestrator.node." + op], function)
     return work(folder, order)
 
 
 def _is_whole(found: bytes) -> bool:
     try:
-        json.loads(found)
+        loads(found)
     except ValueError:
         return False
     return True

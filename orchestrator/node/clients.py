@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import socket
-from collections.abc import Iterator
-from typing import Any
+import _socket  # what socket lays over it costs as much as a start of Python
 
+from orchestrator.node.fastjson import dumps
+from orchestrator.node.visitors import take
 from orchestrator.node.wire import Lines
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 
 class Clients:
     """The open connections of a supervisor."""
 
     def __init__(self) -> None:
-        self._clients: dict[int, socket.socket] = {}
+        self._clients: dict[int, _socket.socket] = {}
         self._lines: dict[int, Lines] = {}
 
     @property
@@ -22,10 +26,10 @@ class Clients:
         """File descriptors to poll."""
         return list(self._clients)
 
-    def accept(self, listener: socket.socket, events: list[dict[str, Any]]) -> None:
+    def accept(self, listener: _socket.socket, events: list[dict[str, Any]]) -> None:
         """Let a client in and tell it everything that has happened."""
         try:
-            client, _ = listener.accept()
+            client = take(listener)
         except OSError:
             return  # it has left, or we have no file left for it: it may come again
         # A client that stops reading must not hold us up: it is dropped and may come again.
@@ -46,7 +50,7 @@ class Clients:
         if client is None:
             return
         try:
-            client.sendall(json.dumps(event).encode() + b"\n")
+            client.sendall(dumps(event).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
             # It has left, but its last order may wait to be read; the end of file behind it drops the client.
             return

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
 import os
-import signal
-from typing import Any, Dict, Iterator, List
 
 from orchestrator.node import armed, processes
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List
+
+    Facts = Dict[str, Any]
+
 FOLDER = "command"
 LOOK_S = 0.02
 LOOKS_S = 60.0
@@ -97,8 +101,8 @@ def tell_stop(agent_pid: int) -> None:
     waiting = [agent_pid]
     while waiting:
         pid = waiting.pop()
-        below = [] if armed.catches(pid, signal.SIGTERM) else processes.children(pid)
+        below = [] if armed.catches(pid, _signal.SIGTERM) else processes.children(pid)
         process = processes.read_process(pid)
         if process is not None:
-            processes.send_signal(process, signal.SIGTERM)
+            processes.send_signal(process, _signal.SIGTERM)
         waiting += below

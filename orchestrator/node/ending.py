@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
 import os
-import signal
 import time
-from collections.abc import Callable
-from typing import Any
 
 from orchestrator.node import processes
 from orchestrator.node.processes import Process
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Find = Callable[[], "list[Process]"]
 
 UNKILLABLE_AFTER_S = 10.0
 """A process that outlives KILL for so long hangs in the kernel (state D); waiting longer changes nothing."""
@@ -17,7 +22,6 @@ OVERDUE_S = 2 * UNKILLABLE_AFTER_S + 5.0
 """Beyond the grace: a supervisor that has not ended by then hangs, and is ended like the rest."""
 TWICE = 2
 """Empty once may be the moment between a fork and its child's first look."""
-Find = Callable[[], "list[Process]"]
 
 
 def living(found: list[Process]) -> list[Process]:
@@ -40,7 +44,7 @@ def kill_until_empty(find: Find, reap: Callable[[], None] = lambda: None) -> tup
             continue
         empty = 0
         for process in found:
-            if processes.send_signal(process, signal.SIGKILL):
+            if processes.send_signal(process, _signal.SIGKILL):
                 killed.add((process.pid, process.ticks))
         if time.monotonic() > end:
             return len(killed), found
@@ -75,7 +79,7 @@ def end_supervisor(supervisor: Process) -> tuple[int, list[Process]]:
     """End a supervisor that hangs and all below it; give how many were killed and who survived."""
     # Its tree first: once it is gone, nothing tells whose they were.
     killed, survivors = kill_until_empty(below(supervisor.pid))
-    processes.send_signal(supervisor, signal.SIGKILL)
+    processes.send_signal(supervisor, _signal.SIGKILL)
     return killed + 1, survivors
 
 
@@ -91,7 +95,7 @@ def sweep(
     found = living(find())
     if grace_s > 0:
         for process in found:
-            processes.send_signal(process, signal.SIGTERM)
+            processes.send_signal(process, _signal.SIGTERM)
         end = time.monotonic() + grace_s
         while living(find()) and time.monotonic() < end:
             meanwhile()
@@ -112,3 +116,19 @@ def describe(survivors: list[Process]) -> list[dict[str, Any]]:
         {"pid": process.pid, "state": process.state, "command": processes.command_of(process.pid)}
         for process in survivors
     ]
+
+
+def collect(pid: int) -> None:
+    """Take the status of a child that nobody waits for, if it has ended."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except OSError:
+        pass
+
+
+def ask_to_end(handle: int) -> None:
+    """TERM the process behind a pidfd, if it has not ended by itself."""
+    try:
+        processes.signal_handle(handle, _signal.SIGTERM)
+    except OSError:
+        pass

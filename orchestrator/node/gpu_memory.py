@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional
 
-from orchestrator.node.gpu_use import GpuQuestion, key_of
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional
 
-Facts = Dict[str, Any]
+    Facts = Dict[str, Any]
+
 WAIT_S = 5.0
 """A driver gives memory back in a moment; in all, no end of a run waits longer for it."""
 AGAIN_S = 0.25
@@ -25,6 +27,8 @@ def left_over(before: Optional[Mapping[str, Optional[int]]], wait_s: float = WAI
     """
     if not before or all(mib is None for mib in before.values()):
         return {}
+    from orchestrator.node.gpu_use import GpuQuestion  # noqa: PLC0415 - dear, and of no use without GPUs
+
     end = time.monotonic() + wait_s
     told: Facts = {}
     while True:
@@ -54,6 +58,8 @@ def judge(before: Mapping[str, Optional[int]], answer: Facts) -> Facts:
     """Compare one answer of the tool with what was before."""
     if answer["gpus"] is None:
         return {"gpus_why": answer["why"]}
+    from orchestrator.node.gpu_use import key_of  # noqa: PLC0415 - as above
+
     held: List[Facts] = []
     whys: List[str] = []
     now = {key_of(gpu): gpu for gpu in answer["gpus"]}

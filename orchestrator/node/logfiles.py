@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
-from typing import Any
 
 from orchestrator.node import runfolder
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 CHUNK = 1 << 17
 ERROR_LIMIT = 1 << 20
@@ -50,8 +52,10 @@ class LogFiles:
         self.find()
         lengths = {}
         for name, path in self.logs().items():
-            with contextlib.suppress(OSError):
+            try:
                 lengths[name] = os.stat(path).st_size
+            except OSError:
+                pass
         return lengths
 
     def frames(self, limit: int) -> Iterator[tuple[dict[str, Any], bytes]]:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Mapping
 
 from orchestrator.node.logfiles import LogFiles
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 BLOCK = 1 << 16
 """What is freed is a whole number of these: blocks of every size in use, those of 64 KiB pages too."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from typing import Any, Dict, Iterable, List
 
 from orchestrator.node import armed, clock, processes
+from orchestrator.node.fastjson import dumps, loads
 from orchestrator.node.probe_command import read_text
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List
+
+    Facts = Dict[str, Any]
+
 FILE = "last_look.json"
 ASKED_FOR = frozenset({"interrupt", "terminate", "kill", "elsewhere"})
 """Stops that somebody wanted: there is nothing to explain."""
@@ -38,7 +42,7 @@ def take(ranks: Iterable[Facts], reason: str) -> Dict[int, int]:
     os.makedirs("diagnosis", mode=0o700, exist_ok=True)
     path = os.path.join("diagnosis", FILE)
     with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(looks, file)
+        file.write(dumps(looks))
     os.replace(path + ".new", path)
     return asked
 
@@ -90,7 +94,7 @@ def read_looks(folder: str) -> List[Facts]:
 def _read(folder: str) -> List[Facts]:
     try:
         with open(os.path.join(folder, "diagnosis", FILE), encoding="utf-8") as file:
-            looks: List[Facts] = json.load(file)
+            looks: List[Facts] = loads(file.read())
     except (OSError, ValueError):
         return []
     return looks

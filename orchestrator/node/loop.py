@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
-import socket
 import time
 
 from orchestrator.node import command, ending, processes
-from orchestrator.node.supervisor import Supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+
+    from orchestrator.node.supervisor import Supervisor
 
 SCAN_S = 0.02
 """A rank that fails at once is reaped by its agent within 0.1 s: to see its status it must be found before."""
@@ -18,7 +21,7 @@ ORPHAN_S = 60.0
 """A supervisor that nobody tells to go ends itself."""
 
 
-def run(supervisor: Supervisor, listener: socket.socket, wake: int) -> None:
+def run(supervisor: Supervisor, listener: _socket.socket, wake: int) -> None:
     """Serve until nothing of the run is left."""
     while True:
         wait_s = do_due(supervisor)
@@ -42,8 +45,10 @@ def run(supervisor: Supervisor, listener: socket.socket, wake: int) -> None:
             supervisor.clients.accept(listener, supervisor.events)
         for order in supervisor.clients.read(ready):
             # An order of a launch host that speaks otherwise must not end the run.
-            with contextlib.suppress(ValueError, TypeError, LookupError):
+            try:
                 supervisor.obey(order)
+            except (ValueError, TypeError, LookupError):
+                pass
 
 
 def find_pause(supervisor: Supervisor, now: float) -> float:

@@ -104,7 +104,7 @@ def _open(kind: int, family: int, request: Answer) -> _socket.socket:
 def _forbid_fragments(sock: _socket.socket, family: int) -> None:
     level = _socket.IPPROTO_IPV6 if family == _socket.AF_INET6 else _socket.IPPROTO_IP
     option = IPV6_MTU_DISCOVER if family == _socket.AF_INET6 else IP_MTU_DISCOVER
-    try:  # noqa: SIM105 - contextlib costs more than all of this
+    try:
         sock.setsockopt(level, option, PROBE)
     except OSError:
         pass  # a kernel without it
@@ -237,7 +237,7 @@ def _passing(way: UdpWay, sizes: Sequence[int]) -> Set[int]:
     passed: Set[int] = set()
     for _ in range(2 if len(sizes) > 1 else 1):
         for size in sizes:
-            try:  # noqa: SIM105 - as above
+            try:
                 sock.sendto(nonce + b"\0" * (size - len(nonce)), target)
             except OSError:
                 pass  # too long for this interface

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Dict
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Dict
 
 VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import List, Optional
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import List, Optional
 
 LINE_CHARS = 200
 STEP_LINES = 20

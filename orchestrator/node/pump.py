@@ -6,20 +6,22 @@ the logs still come, and a stop order still ends the run.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
+import _socket  # what socket lays over it costs as much as a start of Python
 import os
 import select
-import socket
 import time
-from typing import Any
 
 from orchestrator.node import clock, ending, gpu_memory, missing, runfolder
 from orchestrator.node.asked import Questions
+from orchestrator.node.fastjson import dumps
 from orchestrator.node.logfiles import LogFiles
 from orchestrator.node.wire import Lines, Wire, frame
 
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any
+
+FOR_EVER = float("inf")
 POLL_S = 0.1
 """Often enough to look live, seldom enough that a message is worth its cost."""
 BEAT_S = 5.0
@@ -42,18 +44,18 @@ class Pump:
         self.wire = wire
         self.files = LogFiles(self.folder, self.run_id, request["attempt"], request["offsets"])
         self.pending = bytearray()
-        self.supervisor: socket.socket | None = None
+        self.supervisor: _socket.socket | None = None
         self.lines = Lines()
         self.went = False
         self.final = False
         self.gone = False
         self.stdin_open = True
-        self.stop_by = math.inf
+        self.stop_by = FOR_EVER
         """A supervisor that was told to stop and has not ended by then hangs."""
         self.next_look = self.next_beat = 0.0
         self.heard = time.monotonic()
         self.ends: dict[str, int] | None = None
-        self.next_connect = math.inf
+        self.next_connect = FOR_EVER
         self.said_end = False
         self.busy = False
         self.questions = Questions(self.folder)
@@ -100,8 +102,8 @@ class Pump:
     def connect(self) -> None:
         """Reach the supervisor by its socket; the path is relative because it may be long."""
         os.chdir(self.folder)
-        self.next_connect = math.inf
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.next_connect = FOR_EVER
+        client = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         client.settimeout(5.0)
         try:
             client.connect(runfolder.SOCKET)
@@ -165,7 +167,7 @@ class Pump:
             return
         if self.supervisor is not None:
             try:
-                self.supervisor.sendall(json.dumps(order).encode() + b"\n")
+                self.supervisor.sendall(dumps(order).encode() + b"\n")
             except OSError:
                 self.lost()
             else:
@@ -184,7 +186,7 @@ class Pump:
 
     def take_over(self) -> None:
         """End a supervisor that hangs, and the run with it."""
-        self.stop_by = math.inf
+        self.stop_by = FOR_EVER
         supervisor = runfolder.supervisor_of(runfolder.read_status(self.folder) or {})
         if supervisor is not None:
             ending.end_supervisor(supervisor)
@@ -207,8 +209,10 @@ class Pump:
         if time.monotonic() >= self.next_beat:
             self.send({"t": "beat"})
             self.next_beat = time.monotonic() + BEAT_S
-            with contextlib.suppress(BrokenPipeError):
+            try:
                 self.flush()
+            except BrokenPipeError:
+                pass
 
     # -- the loop
 

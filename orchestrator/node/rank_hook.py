@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from typing import Dict
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Dict
 
 HOOK = "hook"
 SOURCE = "rank_hook_site.py"
@@ -22,12 +23,15 @@ def install(folder: str) -> str:
         os.path.join(folder, "program", "orchestrator", "node", SOURCE),
         os.path.join(os.path.dirname(globals().get("__file__", "")), SOURCE),
     )
-    with contextlib.suppress(OSError):
+    try:
         os.makedirs(target, mode=0o700, exist_ok=True)
         source = next((place for place in places if os.path.isfile(place)), "")
         if source:
-            shutil.copyfile(source, os.path.join(target, "sitecustomize.py"))
+            with open(source, "rb") as text, open(os.path.join(target, "sitecustomize.py"), "wb") as hook:
+                hook.write(text.read())
             return target
+    except OSError:
+        pass
     return ""
 
 

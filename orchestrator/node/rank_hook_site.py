@@ -4,7 +4,7 @@ It runs in the Python of the ranks, which has nothing of ours, and before the pr
 a millisecond, and whatever goes wrong in it is swallowed. The file lies in <run folder>/hook.
 """
 
-# ruff: noqa: PLC0415, BLE001, S110, SIM105 - imports wait until they are needed, contextlib is one, and no error counts
+# ruff: noqa: PLC0415, BLE001, S110 - imports wait until they are needed, contextlib is one, and no error counts
 
 from __future__ import annotations
 

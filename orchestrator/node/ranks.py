@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable
-from typing import Any
 
 from orchestrator.node import cgroups, clock, processes
 from orchestrator.node.probe_command import read_text
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
 FOLDER = "ranks"
 """Below the run folder: torchrun makes a folder in it before it starts ranks."""
@@ -92,9 +94,11 @@ class RankWatch:
         """Signal every rank that runs; give the ranks that were there to take it."""
         taken = []
         for handle, rank in self.handles.items():
-            with contextlib.suppress(OSError):
+            try:
                 processes.signal_handle(handle, number)
                 taken.append(rank["rank"])
+            except OSError:
+                pass
         return sorted(taken)
 
 

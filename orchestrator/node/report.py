@@ -5,13 +5,17 @@ from __future__ import annotations
 import glob
 import os
 import time
-from typing import Any, Dict, List, Optional
 
 from orchestrator.node import clock, command, progress, runfolder
 from orchestrator.node.gpu_use import GpuQuestion, key_of
 from orchestrator.node.processes import alive
 
-Facts = Dict[str, Any]
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    Facts = Dict[str, Any]
+
 TAIL = 1 << 14
 """Bytes at the end of a rank's file that are looked at."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
-from typing import Any
 
 from orchestrator.node import clock, processes
+from orchestrator.node.fastjson import dumps, loads
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any
 
 STATUS = "status.json"
 SOCKET = "s"
@@ -29,7 +31,7 @@ def make_run_folder(path: str) -> None:
 def write_status(path: str, status: dict[str, Any]) -> bool:
     """Replace the status file in one step; a full disk costs the news (False), not the run."""
     # The age of a heartbeat is told by the uptime: the date may jump.
-    text = json.dumps({**status, "protocol": PROTOCOL, "heartbeat": time.time(), "uptime_s": clock.uptime_s()})
+    text = dumps({**status, "protocol": PROTOCOL, "heartbeat": time.time(), "uptime_s": clock.uptime_s()})
     # Named by who writes: a kill writes the last word of a supervisor that it takes for dead.
     temporary = os.path.join(path, "%s.new.%d" % (STATUS, os.getpid()))
     try:
@@ -41,8 +43,10 @@ def write_status(path: str, status: dict[str, Any]) -> bool:
                 os.fsync(file.fileno())
         os.replace(temporary, os.path.join(path, STATUS))
     except OSError:
-        with contextlib.suppress(OSError):
+        try:
             os.unlink(temporary)
+        except OSError:
+            pass
         return False
     return True
 
@@ -51,7 +55,7 @@ def read_status(path: str) -> dict[str, Any] | None:
     """Read the status file; None when there is none that can be read."""
     try:
         with open(os.path.join(path, STATUS), encoding="utf-8") as file:
-            status: dict[str, Any] = json.load(file)
+            status: dict[str, Any] = loads(file.read())
     except (OSError, ValueError):
         return None
     return status

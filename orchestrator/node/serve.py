@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
+import _socket  # what socket lays over it costs as much as a start of Python
 import fcntl
 import os
-import signal
-import socket
-from typing import Any
 
 from orchestrator.node import claim, loop, processes, runfolder
 from orchestrator.node.supervisor import Supervisor
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def take_lock() -> int:
@@ -27,12 +29,12 @@ def take_lock() -> int:
 
 def serve(order: dict[str, Any], ready: int) -> None:
     """Be the supervisor of the run folder that is the current one."""
-    for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTTOU, signal.SIGTTIN):
-        signal.signal(number, signal.SIG_IGN)
+    for number in (_signal.SIGHUP, _signal.SIGPIPE, _signal.SIGTTOU, _signal.SIGTTIN):
+        _signal.signal(number, _signal.SIG_IGN)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for number in (_signal.SIGTERM, _signal.SIGINT):
+        _signal.signal(number, lambda *_: None)
     processes.become_subreaper()
     os.close(processes.open_handle(os.getpid()))  # without pidfds nothing is started that could not be watched
     lock = take_lock()
@@ -40,9 +42,11 @@ def serve(order: dict[str, Any], ready: int) -> None:
         claim.hold(order["workdir"], order["run_id"], order["node_rank"])  # until this process ends
     except claim.ChangedError as error:
         raise SystemExit(str(error)) from None
-    with contextlib.suppress(FileNotFoundError):
+    try:
         os.unlink(runfolder.SOCKET)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except FileNotFoundError:
+        pass
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     listener.bind(runfolder.SOCKET)  # relative: a socket path ends at 107 bytes
     os.chmod(runfolder.SOCKET, 0o600)
     listener.listen(8)
@@ -51,6 +55,8 @@ def serve(order: dict[str, Any], ready: int) -> None:
     os.write(ready, b"ready\n")
     os.close(ready)
     loop.run(supervisor, listener, wake_read)
-    with contextlib.suppress(OSError):
+    try:
         os.unlink(runfolder.SOCKET)
+    except OSError:
+        pass
     os.close(lock)

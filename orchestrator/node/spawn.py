@@ -85,7 +85,7 @@ class Child:
 
     def end(self) -> None:
         """Kill it with its session; one that hangs in the kernel (a driver, a mount) cannot be waited for by anybody."""
-        try:  # noqa: SIM105 - contextlib costs as much as this whole module
+        try:
             os.killpg(self.pid, _signal.SIGKILL)
         except OSError:
             pass
@@ -127,22 +127,29 @@ def wait_for(pid: int, until: float) -> Optional[int]:
 
 
 def start_process(
-    argv: Sequence[str], env: Optional[Mapping[str, str]], cwd: str, handles: Tuple[int, int, int]
+    argv: Sequence[str],
+    env: Optional[Mapping[str, str]],
+    cwd: str,
+    handles: Tuple[int, int, int],
+    before: Optional[Callable[[], None]] = None,
 ) -> int:
     """Start a process in a session of its own with these three handles, and give its number.
 
+    What is done `before` the new process becomes the program wants a caller without other threads.
+
     Raises:
-        OSError: there is no such folder, or no such program, or it is none.
+        OSError: there is no such folder, or no such program, or it is none, or what was to be done before failed.
+        ValueError: a word or a variable has a null byte.
     """
     fork_exec = _find_fork_exec()
     if fork_exec is None:
-        return _start_slowly(argv, env, cwd, handles)
+        return _start_slowly(argv, env, cwd, handles, before)
     told_read, told_write = os.pipe()
     try:
         try:
-            pid = fork_exec(_words(argv, env, cwd, handles, (told_read, told_write)))
+            pid = fork_exec(_words(argv, env, cwd, handles, (told_read, told_write), before))
         except TypeError:  # a Python to come
-            return _start_slowly(argv, env, cwd, handles)
+            return _start_slowly(argv, env, cwd, handles, before)
         finally:
             os.close(told_write)
         told = b"".join(iter(lambda: os.read(told_read, PIECE), b""))
@@ -151,8 +158,11 @@ def start_process(
     if told:
         os.waitpid(pid, 0)
         # The kind of error, its number in hex, and what was being done.
-        number = int(told.split(b":")[1], 16)
-        raise OSError(number, os.strerror(number))
+        _, errno, step = told.split(b":", 2)
+        number = int(errno, 16)
+        why = os.strerror(number) if number else "what had to be done before it failed"
+        # As subprocess reads it: before exec was called, it was about the folder.
+        raise OSError(number, why, cwd if step.startswith(b"noexec") else argv[0])
     return pid
 
 
@@ -171,6 +181,7 @@ def _words(
     cwd: str,
     handles: Tuple[int, int, int],
     told: Tuple[int, int],
+    before: Optional[Callable[[], None]],
 ) -> Tuple[Any, ...]:
     path = (os.environ if env is None else env).get("PATH", os.defpath)
     places = [argv[0]] if "/" in argv[0] else [os.path.join(folder, argv[0]) for folder in path.split(os.pathsep)]
@@ -185,18 +196,31 @@ def _words(
         *((-1,) if new else ()),  # no process group
         *(None, None, None, -1),  # group, groups, user, umask
         # Nothing to do between fork and exec; but without anything Python 3.10 loads subprocess, to ask about vfork.
-        int if sys.version_info[:2] == OF_310 else None,
+        before or (int if sys.version_info[:2] == OF_310 else None),
         *((True,) if new else ()),  # vfork
     )
 
 
 def _start_slowly(
-    argv: Sequence[str], env: Optional[Mapping[str, str]], cwd: str, handles: Tuple[int, int, int]
+    argv: Sequence[str],
+    env: Optional[Mapping[str, str]],
+    cwd: str,
+    handles: Tuple[int, int, int],
+    before: Optional[Callable[[], None]],
 ) -> int:
     import subprocess  # noqa: PLC0415 - seldom needed, and dear
 
     into, out, err = handles
-    process = subprocess.Popen(list(argv), stdin=into, stdout=out, stderr=err, cwd=cwd, env=env, start_new_session=True)
+    process = subprocess.Popen(
+        list(argv),
+        stdin=into,
+        stdout=out,
+        stderr=err,
+        cwd=cwd,
+        env=env,
+        start_new_session=True,
+        preexec_fn=before,  # noqa: PLW1509 - as start_process says
+    )
     # It is waited for by its number: its object has nothing more to do.
     process.returncode = 0
     return process.pid

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
 import marshal
 import os
 import select
-import signal
 import sys
-from typing import Any
 
 from orchestrator.node import boot, library, pump, runfolder
+from orchestrator.node.fastjson import dumps
 from orchestrator.node.wire import Wire
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any
 
 READY_S = 30.0
 STARTER = """import os, sys
@@ -25,10 +27,9 @@ first = modules["orchestrator.node.boot"]
 boot = {"__name__": "boot"}
 exec(compile(first, "boot.py", "exec") if isinstance(first, str) else marshal.loads(first), boot)
 boot["begin"](modules)
-import json
-from orchestrator.node import serve
+from orchestrator.node import fastjson, serve
 ready = int(sys.argv[1])
-order = json.loads(sys.stdin.buffer.read())
+order = fastjson.loads(sys.stdin.buffer.read())
 null = os.open(os.devnull, os.O_RDONLY)
 os.dup2(null, 0)
 os.close(null)
@@ -54,9 +55,10 @@ def main(request: dict[str, Any], wire: Wire, modules: dict[str, str | bytes]) -
     if message:
         wire.send({"error": message})
         return
-    with contextlib.suppress(BrokenPipeError):
-        # The launch host may have left meanwhile: the pump meets the same and undoes the start.
+    try:
         wire.send({"t": "ready"})
+    except BrokenPipeError:
+        pass  # the launch host may have left meanwhile: the pump meets the same and undoes the start
     pump.main(
         {
             "run_folder": folder,
@@ -107,7 +109,7 @@ def start_supervisor(folder: str, request: dict[str, Any]) -> str:
     child = os.fork()
     if child == 0:
         os.setsid()
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)
         if os.fork():
             os._exit(0)
         become_supervisor(folder, order_read, ready_write)
@@ -116,7 +118,7 @@ def start_supervisor(folder: str, request: dict[str, Any]) -> str:
     os.waitpid(child, 0)
     try:
         with os.fdopen(order_write, "wb") as pipe:
-            pipe.write(json.dumps(request).encode())
+            pipe.write(dumps(request).encode())
     except BrokenPipeError:
         pass  # it died at once; its log says why
     poll = select.poll()

@@ -7,13 +7,10 @@ takes the orders go and stop. It ends by itself once nothing of the run is left.
 
 from __future__ import annotations
 
-import contextlib
+import _signal  # type: ignore[import-not-found] # signal itself costs a fifth of a start of Python
 import os
 import select
-import signal
-import subprocess
 import time
-from typing import Any
 
 from orchestrator.node import agent, clock, command, ending, gpu_memory, look, processes, runfolder
 from orchestrator.node.clients import Clients
@@ -21,6 +18,10 @@ from orchestrator.node.lease import Lease
 from orchestrator.node.logfiles import LogFiles
 from orchestrator.node.logspace import LogSpace
 from orchestrator.node.ranks import RankWatch
+
+TYPE_CHECKING = False  # the module typing costs as much as a start of Python
+if TYPE_CHECKING:
+    from typing import Any
 
 LINGER_S = 5.0
 """What the ranks left behind (uploaders) may go on for so long after a good end."""
@@ -39,7 +40,7 @@ class Supervisor:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
-        self.agent: subprocess.Popen[bytes] | None = None
+        self.agent: agent.Agent | None = None
         self.agent_handle = -1
         self.ranks = RankWatch()
         self.events: list[dict[str, Any]] = []
@@ -146,9 +147,9 @@ class Supervisor:
             if code != 0:
                 self.clearing = True
                 look.wait_for_stacks(self.look("the agent ended"))
-                self.signal_tree(signal.SIGTERM)
+                self.signal_tree(_signal.SIGTERM)
         elif not self.order.get("is_command"):
-            self.signal_tree(signal.SIGTERM)
+            self.signal_tree(_signal.SIGTERM)
             self.deadline = min(self.deadline or now, now + TAIL_S)
 
     def take_ended_ranks(self) -> None:
@@ -191,10 +192,9 @@ class Supervisor:
             if self.agent is not None and self.order.get("is_command"):
                 command.tell_stop(self.agent.pid)
                 return
-            with contextlib.suppress(OSError):
-                processes.signal_handle(self.agent_handle, signal.SIGTERM)
+            ending.ask_to_end(self.agent_handle)
         else:
-            self.signal_tree(signal.SIGTERM)
+            self.signal_tree(_signal.SIGTERM)
 
     def look(self, reason: str) -> dict[int, int]:
         """Take the last look at the ranks that still run, once: what they do later, they do because they were stopped."""
@@ -202,9 +202,10 @@ class Supervisor:
         ranks = list(self.ranks.handles.values()) or command.list_stand_ins(self.events)
         if not self.looked and ranks:
             self.looked = True
-            # It reads what ranks can write: whatever that is, it must not end a supervisor.
-            with contextlib.suppress(Exception):
+            try:
                 asked = look.take(ranks, reason)
+            except Exception:  # noqa: BLE001, S110 - it reads what ranks can write: whatever that is, it must not end a supervisor
+                pass
         return asked
 
     def signal_tree(self, number: int) -> None:
@@ -217,8 +218,7 @@ class Supervisor:
         agent_pid = self.agent.pid if self.agent and self.agent_handle >= 0 else -1
         for pid in processes.children(os.getpid()):
             if pid != agent_pid:
-                with contextlib.suppress(OSError):
-                    os.waitpid(pid, os.WNOHANG)
+                ending.collect(pid)
 
     def end_tree(self) -> None:
         """KILL what is left, tell the agent's end if that was us, prove that nothing is left."""

@@ -279,7 +279,7 @@ class Helper:
         while some := os.read(self.handle, 1 << 16):
             data += some
         os.close(self.handle)
-        try:  # noqa: SIM105 - contextlib costs more than this
+        try:
             os.waitpid(self.pid, 0)
         except ChildProcessError:
             pass  # somebody has told the kernel that nobody waits

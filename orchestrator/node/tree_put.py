@@ -68,7 +68,7 @@ def replace(fd: int, name: bytes, kind: str, mode: int, content: bytes) -> None:
                 os.close(file)
         os.replace(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
     except BaseException:
-        try:  # noqa: SIM105 - contextlib costs more than this
+        try:
             os.unlink(fresh, dir_fd=fd)
         except FileNotFoundError:
             pass

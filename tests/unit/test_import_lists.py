@@ -16,7 +16,7 @@ JUDGES = ("orchestrator.diagnosis.explain", "orchestrator.diagnosis.decider", "o
 
 
 DEAR = ("typing", "json", "re", "socket", "threading", "contextlib", "collections", "signal", "subprocess", "importlib")
-"""Each costs a node a good part of a start of Python, for every check."""
+"""Each costs a node a good part of a start of Python, for every check and every start."""
 
 
 def loaded_by(code: str) -> set[str]:
@@ -47,8 +47,8 @@ def test_nothing_is_loaded_that_the_call_has_no_use_for(code: str, without: tupl
     assert sorted(name for name in without if name in loaded) == []
 
 
-@pytest.mark.parametrize("program", ["porter", "probe", "reach", "tree", "mesh", "hold"])
-def test_what_a_check_runs_on_every_node_loads_nothing_dear(program: str) -> None:
+@pytest.mark.parametrize("program", ["porter", "probe", "reach", "tree", "mesh", "hold", "start", "serve"])
+def test_what_runs_on_every_node_loads_nothing_dear(program: str) -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import orchestrator.node.{program}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert sorted(set(DEAR) & set(done.stdout.split())) == []
