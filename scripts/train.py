@@ -69,7 +69,7 @@ def tell(outcome: Outcome, best: float | None, steps: int, console: Console) -> 
         kept = "saved there" if outcome.is_saved else "not saved, as checkpoint.interval is 0"
         console.result(f"stopped after step {outcome.step} of {steps} as asked; {kept}")
         return  # nothing was held against the held-out data at that step
-    noise = "" if best is None else f" (the data's noise allows {best:.4f})"
+    noise = "" if best is None else f" (no model can come below {best:.4f} on this data)"
     console.result(f"held-out loss: first {outcome.first:.4f}, last {outcome.last:.4f}{noise}")
 
 

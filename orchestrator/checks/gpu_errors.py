@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from orchestrator.checks.check import Check
 from orchestrator.checks.gpu_view import reboot, used_gpus, why_unused
 from orchestrator.checks.remedies import on_node
-from orchestrator.checks.seen import Seen, fail, ok, unknown, warn
+from orchestrator.checks.seen import Seen, fail, ok, tell_age, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts
 from orchestrator.facts.health import KernelEvent
@@ -96,13 +96,7 @@ def _describe(event: KernelEvent) -> str:
     else:
         what = f"{event.kind}: {event.text}"
     times = f", {event.count} times" if event.count > 1 else ""
-    return f"{what} {event.pci or 'some GPU'}{times}, {_ago(event.age_s)}"
-
-
-def _ago(seconds: float) -> str:
-    if seconds < HOUR_S:
-        return f"{seconds / 60:.0f} min ago"
-    return f"{seconds / HOUR_S:.1f} h ago"
+    return f"{what} {event.pci or 'some GPU'}{times}, {tell_age(event.age_s)}"
 
 
 CHECKS: tuple[Check, ...] = (

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from orchestrator.values import Status
 
+HOUR_MIN = 60
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -39,3 +41,9 @@ def skip(detail: str) -> Seen:
 def unknown(detail: str, remedy: str = "") -> Seen:
     """Say that it could not be measured, and why."""
     return Seen("unknown", detail, remedy)
+
+
+def tell_age(seconds: float) -> str:
+    """Say how long ago something was."""
+    minutes = seconds / 60
+    return f"{minutes:.0f} min ago" if minutes < HOUR_MIN else f"{minutes / HOUR_MIN:.1f} h ago"

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from orchestrator.checks.check import Check
 from orchestrator.checks.remedies import on_node
-from orchestrator.checks.seen import Seen, ok, skip, unknown, warn
+from orchestrator.checks.seen import Seen, ok, skip, tell_age, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts
+from orchestrator.facts.system import KernelTrouble
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 
@@ -67,9 +68,16 @@ def check_kernel_log(node: Node, facts: Facts, settings: Settings) -> Seen:
     usual_s = HOUR_S * threshold(settings, "kernel-log", "warn_hours")
     fresh = [one for one in facts.system.troubles if (one.age_s or 0.0) < windows.get(one.kind, usual_s)]
     if fresh:
-        told = "; ".join(f"{one.kind}: {one.text} ({one.count} such)" for one in fresh)
+        told = "; ".join(f"{one.kind}: {one.text} ({_tell_count(one)})" for one in fresh)
         return warn(told, on_node(node, "sudo dmesg -T | tail -n 50", terminal=True))
     return ok("no trouble of late")
+
+
+def _tell_count(trouble: KernelTrouble) -> str:
+    if trouble.age_s is None:
+        return f"{trouble.count} such"
+    ago = tell_age(trouble.age_s)
+    return ago if trouble.count == 1 else f"{trouble.count} such, the last {ago}"
 
 
 def check_stuck(node: Node, facts: Facts, settings: Settings) -> Seen:

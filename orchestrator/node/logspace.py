@@ -22,6 +22,8 @@ BLOCK = 1 << 16
 LOOK_S = 0.5
 SOON_S = 0.01
 """Shortest time between two looks, for ranks that write as fast as memory takes it."""
+SLOWEST = 1 << 10
+"""Bytes a second; what writes less is waited for by nobody."""
 FASTEST = 2 << 30
 """Bytes a second that may begin to come at any moment: a small disk is looked at more often."""
 SMALL_DISK_S = 0.03
@@ -50,6 +52,7 @@ class LogSpace:
         self.punched: dict[str, int] = {}
         """Name -> offset below which nothing is left."""
         self._used = 0
+        self._rate = 0.0
         self._looked = 0.0
         self.next_look = 0.0 if space else FOREVER
         """On the monotonic clock."""
@@ -67,14 +70,15 @@ class LogSpace:
         free = free_bytes(self._files.folder)
         # On a disk that is smaller than their space, logs may take half of what is there without them.
         space = min(self._space, (used + free) // 2)
-        rate = max(0, used - self._used) / max(now - self._looked, SOON_S)
+        # Who wrote fast and has written nothing in these few milliseconds was only kept waiting.
+        rate = max(max(0, used - self._used) / max(now - self._looked, SOON_S), self._rate / 2)
         why = ""
         # So much may come until we can look again, and once more when we are kept waiting.
         if used + rate * 2 * SOON_S > space:
             why = self._free(plan_punches(held, int(space * KEPT)), record)
             used = sum(end - max(start, self.punched.get(name, 0)) for name, (start, end) in held.items())
         room = max(space - used, 0) / 4
-        self._used, self._looked = used, now
+        self._used, self._rate, self._looked = used, rate if rate >= SLOWEST else 0.0, now
         at_ease_s = min(LOOK_S, max(SMALL_DISK_S, free / 2 / FASTEST))
         self.next_look = now + (min(at_ease_s, max(SOON_S, room / rate)) if rate else at_ease_s)
         if not self._space:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import threading
@@ -156,6 +157,21 @@ def test_a_busy_file_is_looked_at_sooner(tmp_path: Path) -> None:
     folder.write(expected(0, 2 * MIB))
     folder.space.tend(1.0 + logspace.LOOK_S, folder.record)
     assert folder.space.next_look < 1.0 + 1.5 * logspace.LOOK_S
+
+
+def test_who_wrote_fast_is_looked_at_soon_though_it_was_kept_waiting_for_a_moment(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 4 * MIB)
+    folder.space.tend(1.0, folder.record)
+    folder.write(expected(0, 3 * MIB))
+    looks = [folder.space.next_look]
+    folder.space.tend(looks[-1], folder.record)
+    while folder.space.next_look - looks[-1] < logspace.LOOK_S:
+        looks.append(folder.space.next_look)
+        folder.space.tend(looks[-1], folder.record)
+    pauses = [later - sooner for sooner, later in itertools.pairwise(looks)]
+    assert pauses[0] < logspace.LOOK_S / 10
+    assert pauses[1] < logspace.LOOK_S / 5
+    assert pauses == sorted(pauses)
 
 
 def test_every_byte_is_right_or_told_while_all_three_race(tmp_path: Path) -> None:
