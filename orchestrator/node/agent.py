@@ -7,6 +7,7 @@ import os
 import resource
 
 from orchestrator.node import command, library, nccl_pipe, processes, rank_hook, spawn
+from orchestrator.node.globs import matches
 
 TYPE_CHECKING = False  # the module typing costs as much as a start of Python
 if TYPE_CHECKING:
@@ -90,15 +91,10 @@ def raise_limits() -> None:
 def environment_of(order: dict[str, Any]) -> dict[str, str]:
     """The session's environment without what would mislead torchrun, and over it what the plan says."""
     cleared = order["cleared"]
-    kept = {name: value for name, value in os.environ.items() if not any(fits(name, pattern) for pattern in cleared)}
+    kept = {name: value for name, value in os.environ.items() if not matches(name, cleared)}
     env = nccl_pipe.without_bad_pipe({**kept, **order["env"]}, ".")
     env = library.put_behind(env, ".")
     return rank_hook.put_in_front(env, ".") if order.get("rank_hook") else env
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Tell whether a variable is the one named, or begins as said before a star."""
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def describe_error(error: Exception, order: dict[str, Any]) -> str:

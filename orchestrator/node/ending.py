@@ -118,12 +118,14 @@ def describe(survivors: list[Process]) -> list[dict[str, Any]]:
     ]
 
 
-def collect(pid: int) -> None:
-    """Take the status of a child that nobody waits for, if it has ended."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except OSError:
-        pass
+def collect_orphans(but: int) -> None:
+    """Take the status of our children that have ended, which came to us when their parents did; but one is waited for."""
+    for pid in processes.children(os.getpid()):
+        if pid != but:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except OSError:
+                pass
 
 
 def ask_to_end(handle: int) -> None:

@@ -5,7 +5,6 @@ What the command leaves in the background ends with it as well: nothing of a cal
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import select
@@ -110,10 +109,7 @@ class Execution:
         """Collect what has ended: the command, and the orphans that came to us."""
         assert self.child is not None
         self.child.poll()
-        for pid in processes.children(os.getpid()):
-            if pid != self.child.pid:
-                with contextlib.suppress(OSError):
-                    os.waitpid(pid, os.WNOHANG)
+        ending.collect_orphans(self.child.pid)
 
     def end(self, why: str) -> None:
         """TERM everything once; what is there after the grace is killed."""

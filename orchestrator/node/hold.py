@@ -16,7 +16,7 @@ import select
 
 from orchestrator.node import portowner
 from orchestrator.node.probe_network import read_port_range
-from orchestrator.node.visitors import accept
+from orchestrator.node.visitors import take
 from orchestrator.node.wire import Wire
 
 TYPE_CHECKING = False
@@ -99,7 +99,7 @@ def _listen_somewhere(proposed: int) -> _socket.socket:
 
 def _greet(listener: _socket.socket, greeting: bytes) -> None:
     try:
-        visitor, _ = accept(listener)
+        visitor = take(listener)
     except OSError:
         return
     try:

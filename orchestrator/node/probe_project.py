@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from orchestrator.node.globs import matches
 from orchestrator.node.probe_command import read_text
 
 TYPE_CHECKING = False  # the module typing costs more than all of this
@@ -79,19 +80,6 @@ def session_of(environ: Mapping[str, str], given: Sequence[str]) -> Dict[str, st
         hidden = matches(name.upper(), SECRETS) or "@" in value
         found[name] = "(hidden)" if hidden else value[:TEXT_LIMIT]
     return found
-
-
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Tell whether a name fits one of some globs."""
-    return any(fits(name, pattern) for pattern in patterns)
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Tell whether a name fits a glob with a star at its start or its end, or none, as ours have: fnmatch is dear."""
-    middle = pattern.strip("*")
-    if pattern.startswith("*"):
-        return middle in name if pattern.endswith("*") else name.endswith(middle)
-    return name.startswith(middle) if pattern.endswith("*") else name == middle
 
 
 def proxies_of(environ: Mapping[str, str], given: Sequence[str]) -> Dict[str, str]:

@@ -215,10 +215,7 @@ class Supervisor:
 
     def reap(self) -> None:
         """Collect the orphans that came to us; the agent's own status is left to its Popen."""
-        agent_pid = self.agent.pid if self.agent and self.agent_handle >= 0 else -1
-        for pid in processes.children(os.getpid()):
-            if pid != agent_pid:
-                ending.collect(pid)
+        ending.collect_orphans(self.agent.pid if self.agent and self.agent_handle >= 0 else -1)
 
     def end_tree(self) -> None:
         """KILL what is left, tell the agent's end if that was us, prove that nothing is left."""
