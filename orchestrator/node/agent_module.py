@@ -29,6 +29,9 @@ THREADS = "OPENBLAS_NUM_THREADS"
 class Later:
     """Finds LATER as a module without content, which comes once somebody asks for it."""
 
+    def __init__(self) -> None:
+        self.was_given = False
+
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         """Say that LATER is ours."""
         del path, target
@@ -40,6 +43,7 @@ class Later:
 
     def exec_module(self, module: ModuleType) -> None:
         """Let the module know whom to ask for what it lacks."""
+        self.was_given = True
         module.__getattr__ = self.get  # type: ignore[method-assign] # what a module may have of its own
 
     def get(self, name: str) -> object:
@@ -67,15 +71,16 @@ def main(words: List[str]) -> int:
 
 def load(words: List[str]) -> ModuleType:
     """Import the module without what an agent does not need; where that is why it cannot be, begin again as with -m."""
-    sys.meta_path.insert(0, Later())
+    later = Later()
+    sys.meta_path.insert(0, later)
     gc.disable()
     try:
         with one_thread():
             module = importlib.import_module(words[0])
     except Exception:
-        if LATER not in sys.modules:
+        if not later.was_given:
             raise
-        # A backend that PyTorch loads by itself may look for the shapes where nobody asks the module.
+        # A backend that PyTorch loads by itself may look for the shapes where nobody asks the module, or in a circle.
         os.execv(sys.executable, [sys.executable, "-m", *words])  # noqa: S606 - argv as data, no shell, is the point
     gc.freeze()
     gc.enable()

@@ -214,7 +214,7 @@ class Supervisor:
             processes.send_signal(process, number)
 
     def reap(self) -> None:
-        """Collect the orphans that came to us; the agent's own status is left to its Popen."""
+        """Collect the orphans that came to us; the agent's own status is left to Agent.wait."""
         ending.collect_orphans(self.agent.pid if self.agent and self.agent_handle >= 0 else -1)
 
     def end_tree(self) -> None:

@@ -150,7 +150,7 @@ PART = Part(
     about=(
         "The script's first line tells the time; counted is the last rank's. One rank a node. A launch in full checks the "
         "nodes and pushes the code, which the others do not do: they find the script in a folder that all nodes share. "
-        "end_s is when the command itself was through."
+        "end_s is when the command itself was through. The ratios are those of the launch without check and push."
     ),
     sizes=(2, 4, 8, 32, 64, 128),
     measure=measure,

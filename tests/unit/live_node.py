@@ -71,9 +71,12 @@ class LiveNode:
     def __exit__(self, *_: object) -> None:
         self.channel.close()
         status = runfolder.read_status(str(self.folder)) or {}
-        for pid, ticks in [*runfolder.living(status), [status.get("supervisor", {}).get("pid", 0), -1]]:
-            found = processes.read_process(pid) if pid else None
-            if found is not None and (found.ticks == ticks or found == runfolder.supervisor_of(status)):
+        known = [processes.read_process(pid) for pid, _ in runfolder.living(status)]
+        supervisor = runfolder.supervisor_of(status)
+        # What came in this second stands in no status yet.
+        below = processes.descendants(supervisor.pid) if supervisor else []
+        for found in (supervisor, *below, *known):
+            if found is not None:
                 processes.send_signal(found, 9)
 
     def send(self, op: str, **order: Any) -> None:

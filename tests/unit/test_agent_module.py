@@ -107,6 +107,14 @@ def test_an_import_that_cannot_be_without_them_begins_again_as_with_m(tmp_path: 
     assert ran.returncode == 1
 
 
+def test_shapes_that_cannot_come_any_more_are_a_reason_to_begin_again(tmp_path: Path) -> None:
+    make_package(tmp_path, "import torch.backend")
+    (tmp_path / "torch" / "backend.py").write_text("from torch._meta_registrations import SHAPE\nHELD = 1\n")
+    (tmp_path / "torch" / "_meta_registrations.py").write_text("SHAPE = 7\nfrom torch.backend import HELD\n")
+    ran = run_package(tmp_path)
+    assert (ran.stdout.splitlines(), ran.stderr, ran.returncode) == (["main "], "", 0)
+
+
 @pytest.mark.parametrize("given", [None, "3"])
 def test_openblas_starts_no_threads_while_torchrun_is_imported_and_ranks_see_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
