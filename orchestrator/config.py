@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from orchestrator.errors import ConfigError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.setting_names import SECTIONS
 from orchestrator.textfiles import read_text
 

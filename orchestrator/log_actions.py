@@ -6,11 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.errors import AortaError, UsageError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.nodelist import find_nodes
 from orchestrator.output.console import Talk, build_talk
 from orchestrator.output.node_log import render_dropped

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.values import Plan, Verdict
 
 Contact = Literal["ok", "suspect", "lost", "unreachable"]

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator import kinds
 from orchestrator.errors import ConfigError, UsageError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.setting_names import VARIABLE_PREFIX, config_name, flag_name, variable_name
 
 if TYPE_CHECKING:

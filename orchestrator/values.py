@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
+
+from orchestrator.light_dataclass import dataclass
 
 
 class Exit(IntEnum):

@@ -31,6 +31,7 @@ LEVELS: tuple[frozenset[str], ...] = (
 # Files that lie beside their room's own file.
 ROOM_OF_FILE = {
     "run_status": "values",
+    "light_dataclass": "values",
     "light_imports": "values",
     "typed_json": "values",
     "nodeline": "nodelist",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.checks.seen import Seen
 from orchestrator.checks.thresholds import THRESHOLDS
 from orchestrator.facts import Facts, Survey
+from orchestrator.light_dataclass import dataclass
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 

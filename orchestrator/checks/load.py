@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from orchestrator.checks.check import Check
 from orchestrator.checks.load_causes import describe_causes, find_gauges, index_of, look_closer, watch_gpus
@@ -15,6 +14,7 @@ from orchestrator.checks.seen import Seen, fail, ok, skip, unknown, warn
 from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts
 from orchestrator.facts.load import GpuGauge, LoadFacts, MemberFacts
+from orchestrator.light_dataclass import dataclass
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 

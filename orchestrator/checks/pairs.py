@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.facts.collectives import PairFacts
+from orchestrator.light_dataclass import dataclass
 
 Pair = tuple[int, int]
 Trouble = tuple[int, str]

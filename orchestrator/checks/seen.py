@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from orchestrator.light_dataclass import dataclass
 from orchestrator.values import Status
 
 HOUR_MIN = 60

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from orchestrator.checks.check import Check
 from orchestrator.checks.project import NO_SCRIPT
 from orchestrator.checks.remedies import on_node
 from orchestrator.checks.seen import Seen, ok, skip, unknown, warn
 from orchestrator.facts import Facts
+from orchestrator.light_dataclass import dataclass
 from orchestrator.settings import Settings
 from orchestrator.values import Node
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.diagnosis.cause import Family, Hit
 from orchestrator.diagnosis.logs.tracebacks import Failure
+from orchestrator.light_dataclass import dataclass
 from orchestrator.values import Evidence
 
 Confidence = Literal["certain", "likely", "unknown"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from orchestrator.light_dataclass import dataclass
 
 Kind = Literal[
     # told by the supervisor of a node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.diagnosis.case import Case, Judgement, RankStory
 from orchestrator.diagnosis.events import AgentExit
@@ -14,6 +14,7 @@ from orchestrator.diagnosis.last_look import find_telling, weigh_look
 from orchestrator.diagnosis.live import Texts, build_case
 from orchestrator.diagnosis.logs.tracebacks import parse_failure
 from orchestrator.diagnosis.odd_code import find_odd_code
+from orchestrator.light_dataclass import dataclass
 from orchestrator.values import Evidence, FirstFailure, RankExit
 
 DISK_FULL = "the disk is full that takes its output (~/.aorta)"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, get_args
 
 from orchestrator.diagnosis.events import AgentExit, Event
+from orchestrator.light_dataclass import dataclass
 from orchestrator.values import NodePlan, Plan, RankExit
 
 StopCause = Literal[

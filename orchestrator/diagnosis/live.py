@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.diagnosis.case import Case, NodeStory, Odd, RankStory
@@ -13,6 +13,7 @@ from orchestrator.diagnosis.logs.nodelog import last_words
 from orchestrator.diagnosis.logs.scan import scan_text
 from orchestrator.diagnosis.logs.speech import NEAR, Speech, Utterance
 from orchestrator.diagnosis.logs.tracebacks import Failure, parse_blame, parse_error_file, parse_last_line
+from orchestrator.light_dataclass import dataclass
 from orchestrator.values import Evidence, NodePlan, RankExit
 
 SHELL_SIGNALS = 128

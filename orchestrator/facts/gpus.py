@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from orchestrator.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from orchestrator.errors import NodeError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.typed_json import OddValueError, from_json
 
 Group = TypeVar("Group", bound="FactGroup")

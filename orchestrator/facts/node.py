@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from orchestrator.facts.answer import Answer
@@ -16,6 +16,7 @@ from orchestrator.facts.project import ProjectFacts
 from orchestrator.facts.rdma import RdmaFacts
 from orchestrator.facts.session import SessionFacts
 from orchestrator.facts.system import SystemFacts
+from orchestrator.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

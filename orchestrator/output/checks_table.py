@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from orchestrator.checks.catalogue import CATALOGUE
+from orchestrator.light_dataclass import dataclass
 from orchestrator.noderanges import fold_names
 from orchestrator.output.table import GAP, align_cells
 from orchestrator.output.wording import strip_controls

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.blocks import has_longer_line, prefix_lines
 from orchestrator.output.wording import render_size
 

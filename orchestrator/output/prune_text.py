@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.text import Text
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.table import align_cells
 from orchestrator.output.wording import count, render_size, strip_controls
 from orchestrator.values import Exit

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.text import Text
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.noderanges import fold_names
 from orchestrator.output.events import render_time
 from orchestrator.output.table import align_cells

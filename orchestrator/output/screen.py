@@ -6,10 +6,10 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from orchestrator.errors import ConfigError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.blocks import has_longer_line, prefix_lines
 from orchestrator.output.console import wants_color
 from orchestrator.output.pipes import drain_to_nowhere

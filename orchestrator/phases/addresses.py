@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.facts import Facts
 from orchestrator.facts.reach import Attempt, ReachFacts
+from orchestrator.light_dataclass import dataclass
 from orchestrator.nodeline import is_numeric
 from orchestrator.phases.foreseen import TEST_S, UNSURE, EarlyReach, foresee_address, foresee_port
 from orchestrator.phases.later import Later

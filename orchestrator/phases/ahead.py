@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from orchestrator.facts import Facts
 from orchestrator.facts.mesh import MeshFacts
+from orchestrator.light_dataclass import dataclass
 from orchestrator.phases.addresses import PortQuestion, Proof, ask_for_port, prove_addresses
 from orchestrator.phases.foreseen import is_far
 from orchestrator.phases.mesh import EarlyMesh, foresee_mesh, measure_mesh

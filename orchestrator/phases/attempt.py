@@ -5,12 +5,12 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.logs.tracebacks import address_in_use
+from orchestrator.light_dataclass import dataclass
 from orchestrator.node import clock
 from orchestrator.phases.follow import Desk, Followed, follow
 from orchestrator.phases.reader import NodeReader

@@ -6,10 +6,10 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.phases.later import Later
 from orchestrator.phases.tree import Tree, read_tree
 from orchestrator.phases.turns import open_keepers

@@ -7,11 +7,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError, CollectError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.phases.rsync import pull_folder
 from orchestrator.plan.paths import ExperimentPaths, NodePaths
 from orchestrator.transport import Link

@@ -6,13 +6,13 @@ import contextlib
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from types import TracebackType
 from typing import Any, Self
 
 from orchestrator.errors import LinkLostError
 from orchestrator.facts import Facts
+from orchestrator.light_dataclass import dataclass
 from orchestrator.phases.addresses import Place
 from orchestrator.plan.environment import CLEARED, build_env
 from orchestrator.plan.ranks import count_processes

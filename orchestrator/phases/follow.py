@@ -6,7 +6,7 @@ import json
 import queue
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from orchestrator.diagnosis.decider import Decider
@@ -14,6 +14,7 @@ from orchestrator.diagnosis.events import Event
 from orchestrator.diagnosis.explain import quote_first
 from orchestrator.diagnosis.live import Texts
 from orchestrator.diagnosis.verdict import build_verdict
+from orchestrator.light_dataclass import dataclass
 from orchestrator.node import clock
 from orchestrator.output.verdict_text import shorten_code
 from orchestrator.output.wording import hide_secrets, strip_controls

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError, UsageError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.wording import count
 from orchestrator.phases.connect import close_links, connect_each
 from orchestrator.phases.stop import stop_run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.node.tree_rows import to_text
 
 DIFF_LIMIT_BYTES = 20 << 20

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.screen import parse_ranks
 from orchestrator.phases.workdir import default_workdir
 from orchestrator.plan.build import build_plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.node_log import render_dropped
 from orchestrator.phases.loggaps import Gap, read_gaps
 from orchestrator.phases.logtimes import find_since, read_marks

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.facts import Facts, parse_facts
+from orchestrator.light_dataclass import dataclass
 from orchestrator.nodeline import is_numeric
 from orchestrator.phases.addresses import (
     Place,

@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.node.forget import RefusedError, measure, remove_tree
 from orchestrator.output.prune_text import Fate, Look, NodeShare
 from orchestrator.phases.connect import close_links, connect_each

@@ -6,11 +6,11 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError, PushError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.phases.begin import Begun, Opened, open_push
 from orchestrator.phases.carry import Packer, bring_paths
 from orchestrator.phases.places import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.runs_table import RunLine
 from orchestrator.phases.control import has_controller
 from orchestrator.phases.known_runs import KnownRun, read_entry

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UsageError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.typed_json import from_json
 from orchestrator.values import Plan, Verdict

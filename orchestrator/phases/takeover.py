@@ -6,13 +6,13 @@ import json
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.diagnosis.decider import KILLED_EARLY, NEVER_STARTED, Decider
 from orchestrator.diagnosis.events import Event
 from orchestrator.errors import NotReadyError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.node import clock
 from orchestrator.output.events import EventLog
 from orchestrator.output.kill_text import is_clean, render_kill

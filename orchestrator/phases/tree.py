@@ -8,11 +8,12 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import PushError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.node.tree_rows import file_row, other_row, sign_of, to_bytes, to_text
 from orchestrator.node.tree_seen import Seen, hash_settled
 from orchestrator.phases.git import read_repository

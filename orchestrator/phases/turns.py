@@ -6,11 +6,11 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError, PushError, bundle
+from orchestrator.light_dataclass import dataclass
 from orchestrator.phases.workdir import Filling, Keeper, Question, Workdir, beating
 from orchestrator.plan.paths import launches_folder
 from orchestrator.transport import Link

@@ -8,11 +8,11 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import AortaError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.pipes import drain_to_nowhere, wait_read
 from orchestrator.output.screen import LogScreen, open_screen, parse_ranks
 from orchestrator.output.wording import count

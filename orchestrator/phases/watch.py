@@ -5,11 +5,12 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from orchestrator.diagnosis.decider import Decider
 from orchestrator.diagnosis.events import Event, Order
+from orchestrator.light_dataclass import dataclass
 from orchestrator.node import clock
 from orchestrator.phases.reader import NodeReader
 

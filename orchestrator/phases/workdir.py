@@ -7,11 +7,11 @@ import hashlib
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import AortaError, NodeError, PushError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.plan.manifest import Manifest
 from orchestrator.plan.paths import file_name
 from orchestrator.transport import Link

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.checks.pairs import SILENT
 from orchestrator.facts.collectives import ProcessFacts, ReduceRow, WorldFacts
+from orchestrator.light_dataclass import dataclass
 from orchestrator.phases.exercise import Crew, Exercise, Order, Said
 from orchestrator.plan.ranks import build_first_ranks
 

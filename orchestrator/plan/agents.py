@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import NotReadyError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.plan.accelerate import CONFIG_NAME, CONFIG_TEXT, build_accelerate_words, build_torchrun_values
 from orchestrator.plan.command import build_command_env, build_command_words
 from orchestrator.plan.seat import AgentSeat

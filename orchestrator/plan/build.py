@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import NotReadyError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.plan.agents import AgentPlan, build_agent, refuse_unequal
 from orchestrator.plan.environment import build_env, build_run_values
 from orchestrator.plan.gpus import build_gpu_memory

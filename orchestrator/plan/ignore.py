@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pathspec import GitIgnoreSpec
 from pathspec.pattern import RegexPattern
+
+from orchestrator.light_dataclass import dataclass
 
 Family = Literal["built-in", "git", "aorta", "setting"]
 # Later families win; within one, the deeper folder wins; within one file, the later line.

@@ -6,10 +6,10 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.node.tree_rows import hash_rows
 
 if TYPE_CHECKING:

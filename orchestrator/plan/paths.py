@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from orchestrator.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

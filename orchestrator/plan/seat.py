@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.plan.paths import NodePaths
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.values import Node
 
 

@@ -10,12 +10,12 @@ import os
 import re
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from orchestrator.errors import HostKeyError
+from orchestrator.light_dataclass import dataclass
 
 USABLE = frozenset({"ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"})
 """Types that paramiko can check; a line with another (sk-, dss) says nothing about the key we are shown."""

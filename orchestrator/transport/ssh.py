@@ -8,11 +8,12 @@ import random
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
 from orchestrator.errors import AortaError, LinkError, LinkLostError, SilentError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.transport.hostkeys import KnownHosts
 from orchestrator.transport.ssh_base import fabric, paramiko
 from orchestrator.transport.ssh_dial import (

@@ -11,10 +11,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import LinkError, SilentError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.nodeline import is_numeric
 from orchestrator.transport.sshconfig import SshHost, expand_tokens, home_folder
 

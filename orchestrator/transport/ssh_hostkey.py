@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.errors import HostKeyError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.transport.hostkeys import Judgement, KnownHosts, fingerprint
 from orchestrator.transport.ssh_base import paramiko
 from orchestrator.transport.sshconfig import SSH_PORT, SshHost, home_folder

@@ -7,9 +7,9 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.transport.ssh_base import paramiko
 from orchestrator.transport.sshconfig import SshHost
 

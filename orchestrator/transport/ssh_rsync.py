@@ -6,10 +6,10 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.transport import RsyncTarget
 from orchestrator.transport.sshconfig import SshHost
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.light_dataclass import dataclass
 from orchestrator.transport.sshconfig import SshHost, ask_openssh, ask_ssh, home_folder, parse_ssh_answer
 
 SIMPLE_NAME = re.compile(r"[a-z0-9._:-]+")

@@ -9,10 +9,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import LinkError, UsageError
+from orchestrator.light_dataclass import dataclass
 
 SSH_PORT = 22
 ASK_TIMEOUT_S = 10.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from orchestrator.light_dataclass import dataclass
 
 BUSY_CORES = 0.2
 """Watchdogs, heartbeats and trackers of a rank that waits stay below this."""

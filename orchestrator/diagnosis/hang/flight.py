@@ -7,10 +7,11 @@ import json
 import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
 from orchestrator.diagnosis.hang.stacks import Frame
+from orchestrator.light_dataclass import dataclass
 
 DEFAULT_GROUP = "default_pg"
 _BACKEND = re.compile(r"^(?:nccl|gloo|rccl|xccl|mpi|ucc)\s*:\s*_?")

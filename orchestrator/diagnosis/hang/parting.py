@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from orchestrator.diagnosis.hang.flight import DEFAULT_GROUP, Dump, Entry
+from orchestrator.light_dataclass import dataclass
 
 _UNEVEN = frozenset(
     {"all_to_all", "alltoall", "all_to_all_single", "alltoall_base", "gather", "scatter", "coalesced", "barrier"}

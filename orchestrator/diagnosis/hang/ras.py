@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from orchestrator.light_dataclass import dataclass
 
 _HEAD = re.compile(r"ranks have different (?P<operation>\w+) operation counts")
 _SEVERAL = re.compile(r"^\s*(?P<ranks>\d+) ranks have (?:launched up to operation (?P<count>\d+)|not launched any)")

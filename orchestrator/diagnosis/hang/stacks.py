@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
+
+from orchestrator.light_dataclass import dataclass
 
 _PYSPY_THREAD = re.compile(
     r'^Thread (?:0x[0-9A-Fa-f]+|\d+)(?:/0x[0-9A-Fa-f]+)? \((?P<what>[^)]*)\)(?:: "(?P<name>.*)")?$'

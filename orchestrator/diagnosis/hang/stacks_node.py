@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.diagnosis.hang.stacks import Stack, clean_wchan, parse_stack
+from orchestrator.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.diagnosis.hang.activity import Activity
+from orchestrator.light_dataclass import dataclass
 
 Action = Literal["warn", "stop", "off"]
 Due = Literal["nothing", "look", "gather", "over"]

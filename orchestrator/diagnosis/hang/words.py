@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os.path import commonpath
 from typing import Literal
 
 from orchestrator.diagnosis.hang.stacks import Frame, Stack
+from orchestrator.light_dataclass import dataclass
 
 Kind = Literal["collective", "gpu", "data", "lock", "sleep", "disk", "stopped", "code", "unknown"]
 

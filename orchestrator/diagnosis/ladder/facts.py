@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -13,6 +12,7 @@ from orchestrator.diagnosis.exits import CRASHES
 from orchestrator.diagnosis.logs.scan import remedy_of, title_of
 from orchestrator.diagnosis.logs.speech import EXCEPTION, is_telling
 from orchestrator.diagnosis.logs.torchrun_words import signal_of
+from orchestrator.light_dataclass import dataclass
 from orchestrator.values import Evidence
 
 KILL, TERM = 9, 15

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.logs.scan import BLOCK, build_finder
 from orchestrator.diagnosis.logs.speech import PATIENCE, Speech
 from orchestrator.diagnosis.logs.torchrun_words import AGENT_LINE, NATIVE_LINE, AgentWords
+from orchestrator.light_dataclass import dataclass
 
 Speaker = tuple[Literal["rank", "local", "agent", "anyone"], int]
 ANYONE: Speaker = ("anyone", 0)

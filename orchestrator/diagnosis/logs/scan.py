@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from orchestrator.diagnosis.cause import Cause, Hit
 from orchestrator.diagnosis.causes import CAUSES
 from orchestrator.diagnosis.logs.literals import find_literals
+from orchestrator.light_dataclass import dataclass
 
 LONGEST = 4000
 """What stands further right in a line is not looked at: an expression must not meet a megabyte."""

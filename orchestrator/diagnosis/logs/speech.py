@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.diagnosis.cause import Hit
 from orchestrator.diagnosis.logs.tracebacks import Failure, is_library
+from orchestrator.light_dataclass import dataclass
 
 MOST_FRAMES = 40
 MOST_HITS = 60

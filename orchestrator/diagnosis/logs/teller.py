@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.diagnosis.case import Claim, NodeStory, Odd, RankStory
 from orchestrator.diagnosis.cause import Hit
@@ -13,6 +13,7 @@ from orchestrator.diagnosis.logs.nodelog import AGENT, ANYONE, NodeLog
 from orchestrator.diagnosis.logs.speech import EXCEPTION, NEAR, PATIENCE, Speech, Utterance
 from orchestrator.diagnosis.logs.torchrun_words import parse_status, signal_of
 from orchestrator.diagnosis.logs.tracebacks import Failure
+from orchestrator.light_dataclass import dataclass
 
 TAIL = PATIENCE
 _CRASH = re.compile(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from calendar import timegm
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from orchestrator.diagnosis.case import Claim
 from orchestrator.diagnosis.logs.speech import EXCEPTION
 from orchestrator.diagnosis.logs.tracebacks import Failure, is_library
+from orchestrator.light_dataclass import dataclass
 
 _RANK = re.compile(r"^\s*rank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _CODE = re.compile(r"^\s*exitcode\s+: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from orchestrator.diagnosis.case import Case, Odd
@@ -19,6 +19,7 @@ from orchestrator.diagnosis.logs.scan import scan_lines
 from orchestrator.diagnosis.logs.teller import Beside
 from orchestrator.diagnosis.logs.tracebacks import Failure, parse_error_file
 from orchestrator.errors import UsageError
+from orchestrator.light_dataclass import dataclass
 from orchestrator.phases.foreign.lines import find_packing, read_parts
 from orchestrator.phases.foreign.logs import read_logs
 from orchestrator.phases.foreign.ours import is_experiment

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from orchestrator.diagnosis.hang.odd import find_odd, with_ended
 from orchestrator.diagnosis.hang.ras import Behind, parse_ras
 from orchestrator.diagnosis.hang.stacks import Stack
 from orchestrator.diagnosis.hang.stacks_node import NodeLook, list_looks, list_stacks
+from orchestrator.light_dataclass import dataclass
 from orchestrator.output.hang_text import render_hang
 from orchestrator.output.stacks_text import render_stacks, stacks_document
 from orchestrator.phases.answers import Asked, ask_ahead, ask_nodes, plain, take_answers
