@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from orchestrator.node import cgroups, clock, processes
+from orchestrator.node import cgroups, clock, exit_status, processes
 from orchestrator.node.probe_command import read_text
 
 TYPE_CHECKING = False  # the module typing costs as much as a start of Python
@@ -74,16 +74,11 @@ class RankWatch:
         return {"ev": "rank", "time": clock.now(), **rank}
 
     def ended(self, handle: int) -> dict[str, Any]:
-        """Tell how a rank ended, from the zombie that its agent has not reaped yet; else code and signal stay None."""
+        """Tell how a rank ended; code and signal are None where its agent has reaped it and the kernel is an old one."""
         rank = self.handles.pop(handle)
-        process = processes.read_process(rank["pid"])
+        ending = exit_status.describe_status(exit_status.read_exit_status(handle, rank["pid"], rank["ticks"]))
         os.close(handle)
-        event = {"ev": "rank_exit", "time": clock.now(), "code": None, "signal": None, **rank}
-        if process is not None and process.ticks == rank["ticks"] and process.state == "Z":
-            if os.WIFSIGNALED(process.exit_status):
-                event["signal"] = os.WTERMSIG(process.exit_status)
-            else:
-                event["code"] = os.WEXITSTATUS(process.exit_status)
+        event = {"ev": "rank_exit", "time": clock.now(), **ending, **rank}
         groups, before = self._memory.pop(handle)
         after = cgroups.oom_kills(groups, self._root) if before is not None else None
         if before is not None and after is not None and after > before:

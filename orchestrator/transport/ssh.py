@@ -56,6 +56,11 @@ class Session:
     known: KnownHosts = field(default_factory=KnownHosts)
 
 
+class _FabricConnection(fabric.Connection):  # type: ignore[misc] # fabric has no types
+    # invoke looks through everything that an object has before it sets one name of it, for half of what a connection costs.
+    __setattr__ = object.__setattr__
+
+
 def _fabric_config() -> fabric.Config:
     # One each: fabric merges into a configuration while it builds a connection, and other threads read half of it.
     # Everything is resolved before fabric is called; its own files and its reading of ssh_config stay out.
@@ -108,7 +113,7 @@ class Connection:
         sock = self._socket(deadline, addresses)
         login = KeyLogin(self.host, self.where, self._session.keys, deadline)
         name = self.host.hostname
-        connection = fabric.Connection(
+        connection = _FabricConnection(
             f"[{name}]" if ":" in name else name,
             user=self.host.user,
             port=self.host.port,

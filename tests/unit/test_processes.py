@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node import processes, ranks
+
+A_RANK = {**os.environ, "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
 
 
 @pytest.fixture
@@ -34,6 +38,40 @@ def test_a_signal_reaches_that_very_process_whatever_this_python_lacks(
     assert sleeper.wait(10) == -signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         processes.open_handle(sleeper.pid)
+
+
+KEEPS_STATUS = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 15)
+"""Whether this kernel tells how a process ended after its parent has asked."""
+
+
+@pytest.mark.parametrize(
+    ("words", "ending"),
+    [
+        (["sh", "-c", "exit 7"], {"code": 7, "signal": None}),
+        (["sh", "-c", "kill -9 $$"], {"code": None, "signal": signal.SIGKILL}),
+    ],
+)
+@pytest.mark.parametrize("reaped", [False, True])
+def test_how_a_rank_ended_is_known_also_when_its_agent_was_faster_than_we(
+    words: list[str], ending: dict[str, int | None], *, reaped: bool
+) -> None:
+    watch = ranks.RankWatch()
+    with subprocess.Popen(
+        ["sh", "-c", "read go; exec " + shlex.join(words)], stdin=subprocess.PIPE, env=A_RANK
+    ) as child:
+        deadline = time.monotonic() + 10
+        while not watch.find([child.pid]):
+            assert time.monotonic() < deadline
+        (handle,) = watch.handles
+        assert child.stdin is not None
+        child.stdin.close()
+        if reaped:
+            child.wait(10)
+        assert processes.wait_end(handle, 10)
+        event = watch.ended(handle)
+    assert event["rank"] == 3
+    unknown = {"code": None, "signal": None}
+    assert {name: event[name] for name in unknown} == (ending if KEEPS_STATUS or not reaped else unknown)
 
 
 def test_a_child_with_nonsense_for_a_rank_is_no_rank() -> None:
