@@ -105,7 +105,7 @@ def survey_nodes(
     ahead = ask_ahead(links, nodes, settings, undo)
     begun = begin(links) if begin is not None else None
     with talk.waiting(f"asking {size}", names) as done:
-        answers = probe_nodes(links, settings, done, env, ahead.ask)
+        answers = probe_nodes(links, settings, done, env, ahead.ask, for_run=begin is not None)
     facts = [answer.facts for answer in answers]
     if settings.save_facts is not None:
         # Already now: a node that is lost in what follows must not cost the report.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.checks.thresholds import threshold
 from orchestrator.facts import Facts, parse_facts
 from orchestrator.light_dataclass import dataclass
 from orchestrator.nodeline import is_numeric
@@ -30,7 +31,10 @@ __all__ = ["Place", "PortHold", "Proof", "probe_nodes", "prove_addresses"]
 
 CLOCK_ROUNDS = 5
 CLOSE_S = 0.001
-"""A clock that is known so well at once is asked no more; after further rounds a little less is enough."""
+"""A clock that is known so well at once is asked no more; after further rounds a little less is enough. A run's log
+lines are put in order by it."""
+CLOCK_SHARE = 0.1
+"""Of the difference that would be told: that is enough where nothing is to run."""
 FOR_CHECKS = ("system.load", "system.stuck", "system.troubles", "system.mounts", "system.shm")
 """Groups of facts that nothing but checks looks at; some of them watch the node for a while."""
 PROBE_S = 45.0
@@ -55,6 +59,8 @@ def probe_nodes(
     done: Callable[[int], None] = nobody,
     env: Sequence[EnvValue] = (),
     ahead: Callable[[int, Link], None] = lambda _rank, _link: None,
+    *,
+    for_run: bool = True,
 ) -> list[NodeAnswer]:
     """Ask all nodes at the same time; afterwards each link knows which Python runs our own programs.
 
@@ -67,16 +73,22 @@ def probe_nodes(
     head = links[0].node
     routes = [address for address in (head.addr or head.host,) if is_numeric(address)]
     project = ask_of_script(settings, env)
+    close_s = clock_needed_s(settings, for_run=for_run)
 
     def probe(item: tuple[int, Link]) -> NodeAnswer:
         ahead(*item)
-        return _probe_node(*item, settings, routes, project)
+        return _probe_node(*item, settings, routes, project, close_s)
 
     return fan_out(probe, list(enumerate(links)), settings.fanout, done)
 
 
+def clock_needed_s(settings: Settings, *, for_run: bool) -> float:
+    """Choose how well a node's clock is to be known: each round more costs time of the launch host."""
+    return CLOSE_S if for_run else threshold(settings, "clock", "warn_s") * CLOCK_SHARE
+
+
 def _probe_node(
-    node_rank: int, link: Link, settings: Settings, routes: list[str], project: Mapping[str, Any]
+    node_rank: int, link: Link, settings: Settings, routes: list[str], project: Mapping[str, Any], close_s: float
 ) -> NodeAnswer:
     request: dict[str, Any] = {
         **ask_of_node(project, link.node),
@@ -91,7 +103,7 @@ def _probe_node(
     began = time.monotonic()
     channel = link.open("probe", request)
     try:
-        answer, clock = _ask_probe(channel, link)
+        answer, clock = _ask_probe(channel, link, close_s)
     finally:
         channel.close()
     took_s = round(time.monotonic() - began, 3)
@@ -101,7 +113,7 @@ def _probe_node(
     return NodeAnswer(raw=answer, clock=clock, took_s=took_s, facts=facts)
 
 
-def _ask_probe(channel: Channel, link: Link) -> tuple[Mapping[str, Any], tuple[float, float]]:
+def _ask_probe(channel: Channel, link: Link, close_s: float) -> tuple[Mapping[str, Any], tuple[float, float]]:
     """Take the answer, and how far the node's clock is ahead of ours, with how wrong that can be."""
     where = link.node.name
     answer: Mapping[str, Any] = {}
@@ -110,7 +122,7 @@ def _ask_probe(channel: Channel, link: Link) -> tuple[Mapping[str, Any], tuple[f
         answer = read_frame(channel, where, PROBE_S).header
         return answer, estimate_clock(float(answer.get("clock", 0.0)), time.time(), link.round_trip_s)
     rounds: list[tuple[float, float]] = []
-    while len(rounds) < CLOCK_ROUNDS and all(error_s > CLOSE_S * len(rounds) for _, error_s in rounds):
+    while len(rounds) < CLOCK_ROUNDS and all(error_s > close_s * len(rounds) for _, error_s in rounds):
         sent = time.time()
         channel.send(TELL_TIME)
         # We may have been so late with our question that the answer is there already.

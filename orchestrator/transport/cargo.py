@@ -8,7 +8,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, wraps
+from functools import wraps
 from importlib import resources
 from types import CodeType
 from typing import ParamSpec, TypeVar
@@ -36,12 +36,16 @@ _AT_WORK = threading.RLock()
 
 def once(work: Callable[P, T]) -> Callable[P, T]:
     """Keep what a function gave, as cache does; those who ask for it meanwhile wait, and do not all do the same work."""
-    kept = cache(work)
+    done: dict[object, T] = {}
 
     @wraps(work)
     def ask(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _AT_WORK:
-            return kept(*args, **kwargs)  # type: ignore[arg-type] # whatever these are asked by can be a key
+        key = (args, *kwargs.items())
+        if key not in done:
+            with _AT_WORK:
+                if key not in done:
+                    done[key] = work(*args, **kwargs)
+        return done[key]
 
     return ask
 

@@ -47,6 +47,20 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 
+class FabricConnection(fabric.Connection):  # type: ignore[misc] # fabric has no types
+    """Fabric's connection, which notes what it is told in itself and not in its configuration.
+
+    That would be merged anew each time, for most of what a connection costs, while other threads read half of it.
+    """
+
+    __setattr__ = object.__setattr__
+
+
+def _fabric_config() -> fabric.Config:
+    # Everything is resolved before fabric is called; its own files and its reading of ssh_config stay out.
+    return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+
+
 @dataclass(frozen=True)
 class Session:
     """What the connections of one process share: keys parsed once, known_hosts read once."""
@@ -54,17 +68,7 @@ class Session:
     accept_new: bool = False
     keys: KeyStore = field(default_factory=KeyStore)
     known: KnownHosts = field(default_factory=KnownHosts)
-
-
-class _FabricConnection(fabric.Connection):  # type: ignore[misc] # fabric has no types
-    # invoke looks through everything that an object has before it sets one name of it, for half of what a connection costs.
-    __setattr__ = object.__setattr__
-
-
-def _fabric_config() -> fabric.Config:
-    # One each: fabric merges into a configuration while it builds a connection, and other threads read half of it.
-    # Everything is resolved before fabric is called; its own files and its reading of ssh_config stay out.
-    return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+    config: fabric.Config = field(default_factory=_fabric_config)
 
 
 class Connection:
@@ -113,11 +117,11 @@ class Connection:
         sock = self._socket(deadline, addresses)
         login = KeyLogin(self.host, self.where, self._session.keys, deadline)
         name = self.host.hostname
-        connection = _FabricConnection(
+        connection = FabricConnection(
             f"[{name}]" if ":" in name else name,
             user=self.host.user,
             port=self.host.port,
-            config=_fabric_config(),
+            config=self._session.config,
             connect_kwargs={
                 "sock": sock,
                 "timeout": deadline.left_s,

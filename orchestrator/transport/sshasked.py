@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.light_dataclass import dataclass
@@ -29,6 +30,13 @@ class Answer:
     text: str
     lines: Lines
     matched: tuple[bool, ...]
+    host: SshHost
+
+    def tell_of(self, alias: str) -> SshHost:
+        """Give what it says of another host than the one that was asked for."""
+        if "%" in self.text:  # a path that a name is to be put into
+            return parse_ssh_answer(rename(self, alias), alias, os.environ, home_folder())
+        return replace(self.host, alias=alias, hostname=alias)
 
 
 class Asked:
@@ -56,7 +64,7 @@ class Asked:
             same = find_matches(answer.lines, alias) == answer.matched
             # A line that speaks of this very host, a jump through it for one, is for ssh to judge.
             if alias == answer.name or (same and not find_lines(answer.text, alias)):
-                return parse_ssh_answer(rename(answer, alias), alias, os.environ, home_folder())
+                return answer.tell_of(alias)
         return self._ask(alias, user, port, known)
 
     def _ask(self, alias: str, user: str | None, port: int | None, known: list[Answer]) -> SshHost:
@@ -65,10 +73,11 @@ class Asked:
             return ask_ssh(alias, user=user, port=port)
         text, complaints = told
         lines = read_host_lines(READ.findall(complaints)) if "debug1: " in complaints else None
-        answer = None if lines is None else Answer(alias, text, lines, find_matches(lines, alias))
+        host = parse_ssh_answer(text, alias, os.environ, home_folder())
+        answer = None if lines is None else Answer(alias, text, lines, find_matches(lines, alias), host)
         if answer is not None and is_plain(answer):
             known.append(answer)
-        return parse_ssh_answer(text, alias, os.environ, home_folder())
+        return host
 
 
 def read_host_lines(files: list[str]) -> Lines | None:
@@ -118,6 +127,8 @@ def is_plain(answer: Answer) -> bool:
 
 def find_lines(text: str, name: str) -> list[str]:
     """Find the lines in which a host's name stands."""
+    if name not in text:
+        return []
     word = re.compile(rf"(?<![\w.:-]){re.escape(name)}(?![\w.:-])")
     return [line for line in text.splitlines() if word.search(line)]
 

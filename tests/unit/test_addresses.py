@@ -13,6 +13,7 @@ import pytest
 from orchestrator.checks.catalogue import run_checks
 from orchestrator.facts import Address, Facts, Survey
 from orchestrator.facts.reach import Attempt, ReachFacts
+from orchestrator.kinds import CheckRule
 from orchestrator.phases import preflight
 from orchestrator.phases.addresses import Place, build_candidates, find_sources
 from orchestrator.phases.preflight import Proof, _ask_probe, estimate_clock, probe_nodes, prove_addresses
@@ -228,13 +229,22 @@ class LateChannel:
         pass
 
 
+def test_a_clock_is_asked_for_as_often_as_it_is_to_be_known_well() -> None:
+    for close_s, rounds in ((0.0, preflight.CLOCK_ROUNDS), (10.0, 1)):
+        channel = LateChannel({}, {"facts": {}}, *[{}] * preflight.CLOCK_ROUNDS)
+        _ask_probe(channel, LocalLink(node("a")), close_s)
+        assert channel.sent == rounds
+    strict = Settings(checks={"clock": CheckRule(thresholds={"warn_s": 0.02})})
+    assert preflight.clock_needed_s(Settings(), for_run=False) == 0.1
+    assert preflight.clock_needed_s(strict, for_run=False) == pytest.approx(0.002)
+    assert preflight.clock_needed_s(strict, for_run=True) == preflight.CLOSE_S
+
+
 @pytest.mark.parametrize("headers", [({"facts": {}}, {}), ({}, {"facts": {}})])
-def test_an_answer_that_is_quicker_than_the_time_is_no_time(
-    headers: tuple[dict[str, Any], ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight, "CLOSE_S", 10.0)  # one round is enough, however busy this machine is
+def test_an_answer_that_is_quicker_than_the_time_is_no_time(headers: tuple[dict[str, Any], ...]) -> None:
     channel = LateChannel(*headers)
-    answer, (offset_s, error_s) = _ask_probe(channel, LocalLink(node("a")))
+    # One round is enough, however busy this machine is.
+    answer, (offset_s, error_s) = _ask_probe(channel, LocalLink(node("a")), close_s=10.0)
     assert answer["facts"] == {}
     assert channel.sent == 1
     assert abs(offset_s - 5) <= error_s + 0.001

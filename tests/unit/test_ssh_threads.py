@@ -4,10 +4,9 @@ import sys
 import threading
 from collections.abc import Iterator
 
-import fabric
 import pytest
 
-from orchestrator.transport.ssh import _fabric_config
+from orchestrator.transport.ssh import FabricConnection, Session
 
 
 @pytest.fixture
@@ -19,13 +18,19 @@ def eager_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("eager_threads")
-def test_connections_that_are_built_at_the_same_time_do_not_share_a_configuration() -> None:
+def test_connections_that_are_built_at_the_same_time_leave_what_they_share_as_it_is() -> None:
     errors: list[str] = []
+    session = Session()
+    before = dict(session.config)
+    built: list[FabricConnection] = []
 
     def build() -> None:
-        for _ in range(20):
+        for number in range(20):
+            kwargs = {"timeout": number}
             try:
-                fabric.Connection("node", user="u", port=22, config=_fabric_config())
+                built.append(
+                    FabricConnection("node", user=f"u{number}", port=22, config=session.config, connect_kwargs=kwargs)
+                )
             except AttributeError as error:
                 errors.append(str(error))
 
@@ -35,3 +40,8 @@ def test_connections_that_are_built_at_the_same_time_do_not_share_a_configuratio
     for thread in threads:
         thread.join()
     assert errors == []
+    assert dict(session.config) == before
+    # Each has its own all the same.
+    assert {(one.host, one.user, one.connect_kwargs["timeout"]) for one in built} == {
+        ("node", f"u{number}", number) for number in range(20)
+    }
