@@ -3,7 +3,7 @@
 import gc
 import sys
 
-KEPT = 50_000
+KEPT = 200_000
 """So many new objects before Python looks for garbage: while it loads us there is none, and looking took a tenth of the time."""
 
 

@@ -58,7 +58,10 @@ class FabricConnection(fabric.Connection):  # type: ignore[misc] # fabric has no
 
 def _fabric_config() -> fabric.Config:
     # Everything is resolved before fabric is called; its own files and its reading of ssh_config stay out.
-    return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+    config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+    # What it is asked for at every look and has not got costs four times what a connection does otherwise.
+    config._set(_keypath=(), _root=config)  # noqa: SLF001 - as invoke sets it in the parts of a configuration
+    return config
 
 
 @dataclass(frozen=True)

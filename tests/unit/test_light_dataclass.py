@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -102,3 +103,82 @@ def test_one_without_fields_is_equal_to_every_other() -> None:
 
     assert Nothing() == Nothing()
     assert len({Nothing(), Nothing()}) == 1
+
+
+@pytest.mark.parametrize("decorator", [dataclasses.dataclass, dataclass])
+def test_an_object_is_made_of_the_same_words(decorator: Any) -> None:
+    @decorator
+    class Run:
+        """With every kind of field that there is."""
+
+        name: str
+        tries: int = 3
+        notes: list[str] = dataclasses.field(default_factory=list)
+        _: dataclasses.KW_ONLY
+        strict: bool
+        missing: bool = False
+        seen: set[str] = dataclasses.field(default_factory=set, init=False)
+        state: str = dataclasses.field(default="new", init=False)
+
+    make: Any = Run
+    run = make("a", strict=True)
+    assert vars(run) | {"state": run.state} == {
+        "name": "a",
+        "tries": 3,
+        "notes": [],
+        "strict": True,
+        "missing": False,
+        "seen": set(),
+        "state": "new",
+    }
+    assert run.seen is not make("a", strict=True).seen
+    assert vars(make("b", 5, ["x"], strict=False, missing=True))["notes"] == ["x"]
+    for words, named, told in (
+        ((), {"strict": True}, "missing 1 required positional argument: 'name'"),
+        (("a",), {}, "missing 1 required keyword-only argument: 'strict'"),
+        (("a",), {"strict": True, "seen": set()}, "unexpected keyword argument 'seen'"),
+        (("a", 1, [], True), {"strict": True}, "positional arguments"),
+    ):
+        with pytest.raises(TypeError, match=told) as raised:
+            make(*words, **named)
+        assert "Run.__init__()" in str(raised.value)
+
+
+def test_what_is_done_after_it_is_made_is_done_and_an_own_way_to_make_it_stands() -> None:
+    @dataclass
+    class Checked:
+        """It looks at itself."""
+
+        name: str
+
+        def __post_init__(self) -> None:
+            self.name = self.name.strip()
+
+    @dataclass
+    class Own:
+        """It makes itself."""
+
+        name: str
+
+        def __init__(self) -> None:
+            self.name = "own"
+
+    class Below(Checked):
+        """No dataclass itself."""
+
+        def __init__(self) -> None:
+            super().__init__(" below ")
+
+    assert (Checked(" a ").name, Own().name, Below().name) == ("a", "own", "below")
+
+
+def test_threads_that_make_the_first_ones_at_the_same_time_make_whole_ones() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Place:
+        """Made by many."""
+
+        rank: int
+        notes: tuple[str, ...] = ()
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(lambda rank: Place(rank=rank), range(64))) == [Place(rank=rank) for rank in range(64)]
