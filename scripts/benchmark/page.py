@@ -17,6 +17,8 @@ from .timing import BenchError
 
 PAGE = PROJECT / "docs" / "performance.md"
 FIGURES = PROJECT / "docs" / "performance"
+FURTHER = FIGURES / "more_cores"
+"""The same parts on another machine, where they tell something else."""
 CURVE_SIZES = 3
 """Fewer sizes make no curve."""
 INTRO = """# Performance
@@ -63,17 +65,40 @@ def merge(first: Results, second: Results, path: Path) -> Results:
     )
 
 
-def build_files(found: dict[str, Results]) -> dict[str, str]:
+def build_files(found: dict[str, Results], further: dict[str, Results]) -> dict[str, str]:
     """Every file of the page, by its path below docs/."""
     parts = [read_part(word) for word in list_words() if word in found]
     reached = [one for word in list_words() for one in judge_part(found.get(word), word)]
-    sections = [INTRO, "## What it must reach\n", render_musts(reached), ""]
+    sections = [INTRO, "## What it must reach\n", render_musts(reached), "", *list_further(further)]
     files: dict[str, str] = {}
     for part in parts:
         curves = build_curves(found[part.word], part)
         files |= curves
         sections.append(build_section(found[part.word], part, list(curves)))
+        if part.word in further:
+            sections.append(build_further(further[part.word], part))
     return {"performance.md": "\n".join(sections), **files}
+
+
+def list_further(further: dict[str, Results]) -> list[str]:
+    """Where the page says what is otherwise on another machine."""
+    titles = [
+        f"[{title}](#{title.lower().replace(' ', '-')})" for title in map(name_further, further.values(), further)
+    ]
+    return [f"What comes out depends on how many cores all nodes share: see {', '.join(titles)}.", ""] if titles else []
+
+
+def name_further(results: Results, word: str) -> str:
+    """The title of a part that was measured on another machine as well."""
+    return f"{read_part(word).title} on {results.machine['cores']} cores"
+
+
+def build_further(results: Results, part: Part) -> str:
+    """A part on another machine: what it reaches there, tables, on what."""
+    reached = [one for one in judge_part(results, part.word) if one.measured is not None]
+    lines = [f"## {name_further(results, part.word)}", "", *([results.note, ""] if results.note else [])]
+    lines += [render_musts(reached), "", render_part(results, part.word), say_where(results), ""]
+    return "\n".join(lines)
 
 
 def judge_part(results: Results | None, word: str) -> list[Reached]:
@@ -91,14 +116,18 @@ def build_section(results: Results, part: Part, curves: Sequence[str]) -> str:
     lines += [*list_growth(results, part), render_part(results, part.word), "Commands:", ""]
     commands = dict.fromkeys((series.tool, hide_count(series)) for series in results.of(part.word))
     lines += [f"- {tool}: `{command}`" for tool, command in commands]
-    machine, versions = results.machine, results.versions
-    shown = ", ".join(f"{name} {number}" for name, number in versions.items())
-    measured = (
+    lines += ["", say_where(results), ""]
+    return "\n".join(lines)
+
+
+def say_where(results: Results) -> str:
+    """When, by which command, on what and with which versions."""
+    machine = results.machine
+    shown = ", ".join(f"{name} {number}" for name, number in results.versions.items())
+    return (
         f"Measured {results.made} by `{results.command}` on {machine['cores']} cores ({machine['processor']}), "
         f"{machine['memory_gib']} GiB, Linux {machine['kernel']}; {shown}."
     )
-    lines += ["", measured, ""]
-    return "\n".join(lines)
 
 
 def hide_count(series: Series) -> str:
@@ -144,7 +173,7 @@ def list_growth(results: Results, part: Part) -> list[str]:
 
 def write_page() -> None:
     """Write every file of the page, and take away curves that are none any more."""
-    files = build_files(read_all())
+    files = build_files(read_all(), read_all(FURTHER))
     for path in FIGURES.glob("*.svg"):
         if f"performance/{path.name}" not in files:
             path.unlink()

@@ -22,6 +22,8 @@ class Results:
     machine: dict[str, str]
     versions: dict[str, str]
     series: tuple[Series, ...]
+    note: str = ""
+    """What a reader has to know of this very run."""
 
     @property
     def parts(self) -> list[str]:
