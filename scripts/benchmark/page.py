@@ -18,7 +18,7 @@ from .timing import BenchError
 PAGE = PROJECT / "docs" / "performance.md"
 FIGURES = PROJECT / "docs" / "performance"
 FURTHER = FIGURES / "more_cores"
-"""The same parts on another machine, where they tell something else."""
+"""The same parts on other machines, a folder each that is named by its cores, where they tell something else."""
 CURVE_SIZES = 3
 """Fewer sizes make no curve."""
 INTRO = """# Performance
@@ -65,7 +65,12 @@ def merge(first: Results, second: Results, path: Path) -> Results:
     )
 
 
-def build_files(found: dict[str, Results], further: dict[str, Results]) -> dict[str, str]:
+def read_further() -> list[dict[str, Results]]:
+    """What was measured on other machines: for each, part → results."""
+    return [read_all(folder) for folder in sorted(FURTHER.iterdir(), key=lambda folder: int(folder.name))]
+
+
+def build_files(found: dict[str, Results], further: Sequence[dict[str, Results]]) -> dict[str, str]:
     """Every file of the page, by its path below docs/."""
     parts = [read_part(word) for word in list_words() if word in found]
     reached = [one for word in list_words() for one in judge_part(found.get(word), word)]
@@ -75,16 +80,14 @@ def build_files(found: dict[str, Results], further: dict[str, Results]) -> dict[
         curves = build_curves(found[part.word], part)
         files |= curves
         sections.append(build_section(found[part.word], part, list(curves)))
-        if part.word in further:
-            sections.append(build_further(further[part.word], part))
+        sections += [build_further(there[part.word], part) for there in further if part.word in there]
     return {"performance.md": "\n".join(sections), **files}
 
 
-def list_further(further: dict[str, Results]) -> list[str]:
+def list_further(further: Sequence[dict[str, Results]]) -> list[str]:
     """Where the page says what is otherwise on another machine."""
-    titles = [
-        f"[{title}](#{title.lower().replace(' ', '-')})" for title in map(name_further, further.values(), further)
-    ]
+    names = [name_further(results, word) for there in further for word, results in there.items()]
+    titles = [f"[{name}](#{name.lower().replace(' ', '-')})" for name in names]
     return [f"What comes out depends on how many cores all nodes share: see {', '.join(titles)}.", ""] if titles else []
 
 
@@ -173,7 +176,7 @@ def list_growth(results: Results, part: Part) -> list[str]:
 
 def write_page() -> None:
     """Write every file of the page, and take away curves that are none any more."""
-    files = build_files(read_all(), read_all(FURTHER))
+    files = build_files(read_all(), read_further())
     for path in FIGURES.glob("*.svg"):
         if f"performance/{path.name}" not in files:
             path.unlink()
