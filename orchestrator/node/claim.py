@@ -165,11 +165,12 @@ class Claim:
                 filler = "" if looks else read_filler(handle)
                 # Two nodes of one run may have one folder.
                 return {} if filler == self.run_id else {"busy": filler}
+            # First of all: a launch that has filled it since we looked, and begun, may have brought the very same code.
+            if read_json(os.path.join(self.workdir, MARKER)) != self.marker:
+                return {"changed": True}
             holders, awaited = self._drop_tickets()
             if holders or awaited:
                 return {"holders": holders} if holders else {"busy": awaited[0]}
-            if read_json(os.path.join(self.workdir, MARKER)) != self.marker:
-                return {"changed": True}
             os.ftruncate(handle, 0)
             os.pwrite(handle, self.run_id.encode(), 0)
             self.handle, keep = handle, True

@@ -121,6 +121,25 @@ def test_a_run_about_to_start_is_waited_for_and_then_refuses(
     assert "waiting: the launch run brings its code there" in said
 
 
+def test_a_folder_that_another_filled_since_we_looked_is_looked_at_again_before_its_run_is_in_our_way(
+    room: Room,
+) -> None:
+    """The other may have brought the very code that we would bring: two launches of one project in one second."""
+    a = room.link("a")
+    mine = claim.Claim(str(a.folder), "mine", 0)
+    assert mine.look() is None
+    room.push(a)
+    theirs = claim.Claim(str(a.folder), "theirs", 0)
+    theirs.use()
+    handle = claim.hold(str(a.folder), "theirs", 0)
+    try:
+        assert mine.fill() == {"changed": True}
+        assert mine.look() is None
+        assert mine.fill() == {"holders": ["theirs"]}
+    finally:
+        os.close(handle)
+
+
 def test_a_ticket_that_waited_for_long_checks_waits_anew_for_its_supervisor(room: Room) -> None:
     a = room.link("a")
     room.push(a)
