@@ -166,7 +166,7 @@ def test_a_run_that_stands_is_told_once_with_the_odd_rank_and_that_it_goes_on(tm
         "diagnosis/hang_1/flight/rank_0002.json",
     }
     guard.keep(event)
-    wait_for((folder / "native" / "rank_0000.txt").exists, "the native stacks are kept")
+    wait_for((folder / "native" / "rank_0002.txt").exists, "the native stacks are kept, the last one too")
     assert sorted(path.name for path in (folder / "native").iterdir()) == ["rank_0000.txt", "rank_0002.txt"]
     assert (folder / "ras_1.txt").read_text() == "nothing: nobody listens\n"
     assert json.loads((folder / "node_0.json").read_text()) == {"memory": {"total_mib": 1}}
