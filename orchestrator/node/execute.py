@@ -13,7 +13,7 @@ import subprocess
 import time
 from typing import Any
 
-from orchestrator.node import ending, processes
+from orchestrator.node import ending, exit_status, processes
 from orchestrator.node.wire import Wire
 
 GRACE_S = 2.0
@@ -204,10 +204,8 @@ class Execution:
     def answer(self, survivors: list[processes.Process]) -> dict[str, Any]:
         """Say how it ended."""
         assert self.child is not None
-        code = self.child.returncode
         return {
-            "code": code if code is not None and code >= 0 else None,
-            "signal": -code if code is not None and code < 0 else None,
+            **exit_status.describe_code(self.child.returncode),
             "ended": self.ended,
             "left_behind": self.left_behind,
             "survivors": ending.describe(survivors),

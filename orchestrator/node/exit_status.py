@@ -17,12 +17,14 @@ GET_INFO = 3 << 30 | INFO_BYTES << 16 | 0xFF << 8 | 11
 INFO_EXIT = 1 << 3
 
 
-def read_exit_status(handle: int, pid: int, ticks: int) -> Optional[int]:
-    """Read the wait status of a process whose pidfd says that it has ended; None where nobody can tell it any more."""
+def read_exit_code(handle: int, pid: int, ticks: int) -> Optional[int]:
+    """Read the exit code of a process whose pidfd says that it has ended, below zero the signal; None: nobody knows it."""
     process = processes.read_process(pid)
     if process is not None and process.ticks == ticks and process.state == "Z":
-        return process.exit_status
-    return _status_of_reaped(handle)
+        status: Optional[int] = process.exit_status
+    else:
+        status = _status_of_reaped(handle)
+    return None if status is None else os.waitstatus_to_exitcode(status)
 
 
 def _status_of_reaped(handle: int) -> Optional[int]:
@@ -38,10 +40,8 @@ def _status_of_reaped(handle: int) -> Optional[int]:
     return int.from_bytes(info[-4:], sys.byteorder) if told & INFO_EXIT else None
 
 
-def describe_status(status: Optional[int]) -> dict[str, Optional[int]]:
-    """Give the exit code or the signal of a wait status; both are None where it is unknown."""
-    if status is None:
-        return {"code": None, "signal": None}
-    if os.WIFSIGNALED(status):
-        return {"code": None, "signal": os.WTERMSIG(status)}
-    return {"code": os.WEXITSTATUS(status), "signal": None}
+def describe_code(code: Optional[int]) -> dict[str, Optional[int]]:
+    """Tell an exit code and a signal apart; both are None where it is unknown."""
+    if code is not None and code < 0:
+        return {"code": None, "signal": -code}
+    return {"code": code, "signal": None}

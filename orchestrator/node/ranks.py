@@ -76,7 +76,7 @@ class RankWatch:
     def ended(self, handle: int) -> dict[str, Any]:
         """Tell how a rank ended; code and signal are None where its agent has reaped it and the kernel is an old one."""
         rank = self.handles.pop(handle)
-        ending = exit_status.describe_status(exit_status.read_exit_status(handle, rank["pid"], rank["ticks"]))
+        ending = exit_status.describe_code(exit_status.read_exit_code(handle, rank["pid"], rank["ticks"]))
         os.close(handle)
         event = {"ev": "rank_exit", "time": clock.now(), **ending, **rank}
         groups, before = self._memory.pop(handle)

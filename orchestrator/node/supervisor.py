@@ -12,7 +12,7 @@ import os
 import select
 import time
 
-from orchestrator.node import agent, clock, command, ending, gpu_memory, look, processes, runfolder
+from orchestrator.node import agent, clock, command, ending, exit_status, gpu_memory, look, processes, runfolder
 from orchestrator.node.clients import Clients
 from orchestrator.node.lease import Lease
 from orchestrator.node.logfiles import LogFiles
@@ -135,8 +135,7 @@ class Supervisor:
         self.tell(
             {
                 "ev": "agent_exit",
-                "code": code if code >= 0 else None,
-                "signal": -code if code < 0 else None,
+                **exit_status.describe_code(code),
                 "after_stop": self.stop_time is not None,
             }
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.node.boot import SOURCES
-from orchestrator.transport.cargo import MAGIC, once, pack_modules, pack_sources, read_code, read_texts
+from orchestrator.transport.cargo import MAGIC, pack_modules, pack_sources, read_code, read_texts
 
 # What the shell on the node sees never changes: no value of a user is in it. It has neither a newline nor an
 # exclamation mark nor a backslash, so that fish and csh read it as sh does.
@@ -61,14 +61,9 @@ def remote_command(pythons: tuple[str, ...] = ()) -> str:
 def first_bytes(program: str, nonce: str, request: Mapping[str, Any]) -> bytes:
     """Build what goes over stdin first: sizes, then boot code, order and modules."""
     order = json.dumps({"program": program, "request": request}).encode()
-    parts = (*_boot(), order, pack_modules(program))
+    parts = (read_texts()["boot"].encode(), read_code("boot"), order, pack_modules(program))
     sizes = " ".join(str(len(part)) for part in parts)
     return f"{sizes} {MAGIC.hex()} {nonce}\n".encode() + b"".join(parts)
-
-
-@once
-def _boot() -> tuple[bytes, bytes]:
-    return read_texts()["boot"].encode(), read_code("boot")
 
 
 def source_bytes() -> bytes:

@@ -23,7 +23,6 @@ def make(decorator: Any, **options: Any) -> Any:
         seen: list[int] = dataclasses.field(default_factory=list)
         note: str = dataclasses.field(default="", compare=False, repr=False)
 
-    Place.__annotations__ = {"name": str, "seen": list, "note": str}
     return decorator(**options)(Place)
 
 
