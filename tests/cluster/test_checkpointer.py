@@ -66,7 +66,7 @@ def test_a_full_disk_fails_the_save_on_all_ranks(scenes: Scenes, tmp_path: Path)
 
 @pytest.mark.long
 def test_gpus_over_nccl(scenes: Scenes, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     scenes.play("on_gpus", tmp_path)

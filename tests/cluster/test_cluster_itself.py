@@ -74,7 +74,7 @@ def test_tmp_of_a_node_is_private(nodes3: Cluster) -> None:
 
 @pytest.mark.torch
 def test_python_with_the_real_torch_is_there(nodes3: Cluster) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     out = read(nodes3, 3, f"{nodes3.python} -c 'import torch; print(torch.__version__, torch.__cached__)' 2>/dev/null")
     assert out.startswith("2."), out
     assert Path(out.split()[1].replace(f"{nodes3.spec.state}/venv", sys.prefix)).exists(), "byte code is not reused"

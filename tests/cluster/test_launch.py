@@ -239,7 +239,7 @@ def check_places(scene: Scene, processes: list[int]) -> None:
 
 @pytest.mark.torch
 def test_uneven_nodes_add_up_with_the_real_torchrun(nodes3: Cluster, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     scene = Scene(nodes3, tmp_path, python=nodes3.python, extra={1: "slots=1", 2: "slots=3", 3: "slots=2"})
     copy_scripts(scene)
     done = scene.launch("scripts/verify.py", timeout_s=110)
@@ -253,7 +253,7 @@ def test_uneven_nodes_add_up_with_the_real_torchrun(nodes3: Cluster, tmp_path: P
 @pytest.mark.namespaces
 @pytest.mark.timeout(400)
 def test_eight_nodes_with_two_ranks_each_add_up(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     cluster = fresh_cluster(8)
     scene = Scene(cluster, tmp_path, python=cluster.python)
     copy_scripts(scene)

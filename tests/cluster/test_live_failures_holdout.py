@@ -15,5 +15,5 @@ pytestmark = [pytest.mark.namespaces, pytest.mark.long]
 @parametrize(HOLDOUT)
 def test_failure(row: Live, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if row.torch:
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", reason="PyTorch is not installed")
     play(row, lambda: request.getfixturevalue("nodes3"), tmp_path)

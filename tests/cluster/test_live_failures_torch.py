@@ -12,5 +12,5 @@ pytestmark = pytest.mark.namespaces
 
 @parametrize((*COLLECTIVES, *TORCH_WAYS))
 def test_failure(row: Live, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     play(row, lambda: request.getfixturevalue("nodes3"), tmp_path)

@@ -128,7 +128,7 @@ def test_openblas_starts_no_threads_while_torchrun_is_imported_and_ranks_see_not
 
 
 def test_pytorchs_own_torchrun_is_imported_without_them_and_they_can_still_be_had(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     (tmp_path / "some_run.py").write_text(
         "import sys, threading, torch.distributed.run\n"
         "def main():\n"

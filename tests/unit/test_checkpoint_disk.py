@@ -152,7 +152,7 @@ def test_nodes_are_grouped_by_whose_file_each_sees() -> None:
 
 
 def test_a_state_of_any_shape_comes_apart_and_together() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     one, two = torch.ones(2), torch.zeros(3)
     state = {"a": one, 1: [two, {"b": (one, "x")}], "plain": [1, {"c": None}], "empty": {}}
     tensors: dict[str, Any] = {}

@@ -287,7 +287,7 @@ class TestProgram:
             assert process.returncode == 0
 
     def test_it_measures_says_what_breaks_and_leaves_alone_what_it_shall(self) -> None:
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", reason="PyTorch is not installed")
         with self.running(local_rank=2) as ask:
             assert ask(op="prepare", device="cpu", spare=[0]) == {"threads": 1}
             compute = ask(op="compute", seconds=0.3)

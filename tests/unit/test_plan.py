@@ -295,7 +295,7 @@ TRAPS = st.sampled_from(["--", "-h", "--nnodes", "3", "-1", "-m", "--l", "--r", 
 @example(words=["--log", "1"], module=False)
 @example(words=["-h"], module=False)
 def test_torchrun_hands_every_word_on_untouched(*, words: list[str], module: bool) -> None:
-    run = pytest.importorskip("torch.distributed.run")
+    run = pytest.importorskip("torch.distributed.run", reason="PyTorch is not installed")
     named: dict[str, Any] = {"script": None, "module": "pkg.mod"} if module else {}
     facts = make_facts(torchrun_flags=("--shutdown-timeout",))
     node = make_plan(Node(name="a", host="a"), facts=(facts,), args=tuple(words), **named).nodes[0]
