@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from orchestrator.node import armed, clock, processes, rank_hook, runfolder
+from orchestrator.node.stacks import state_of
 
 STUCK = """import threading
 def wait_for_ever():
@@ -79,6 +80,7 @@ class RankRoom:
         output = self.started[place].stdout
         assert output is not None
         assert output.readline() == "here\n"
+        wait_for(lambda: state_of(self.started[place].pid) == "S")
 
     def wait_armed(self, rank: int = 0) -> None:
         """Wait until the hook has armed a rank."""
