@@ -68,7 +68,7 @@ def launch(flags: dict[str, Any]) -> int:
     require_script(settings)
     from orchestrator.phases.dialled import dial_ahead
 
-    with dial_ahead(settings) as dialled:
+    with dial_ahead(settings, "orchestrator.actions") as dialled:
         from orchestrator import actions
 
         return actions.launch(settings, dialled)
@@ -99,7 +99,7 @@ def check(flags: dict[str, Any]) -> int:
         return check_actions.list_checks(as_json=settings.json_output)
     from orchestrator.phases.dialled import dial_ahead
 
-    with dial_ahead(settings) as dialled:
+    with dial_ahead(settings, "orchestrator.check_actions") as dialled:
         from orchestrator import check_actions
 
         return check_actions.check(settings, dialled)

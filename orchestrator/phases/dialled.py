@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from orchestrator.environment import settings_env
@@ -15,10 +16,15 @@ from orchestrator.phases.connect import close_links, connect
 from orchestrator.phases.later import Later
 from orchestrator.phases.script import check_script
 from orchestrator.transport import Link
+from orchestrator.transport.porter import pack_ahead
 from orchestrator.values import Node
 
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
+
+
+FEW = 16
+"""Nodes whose logins leave time for other work."""
 
 
 class Dialled:
@@ -75,8 +81,11 @@ def open_links(
 
 
 @contextmanager
-def dial_ahead(settings: Settings) -> Iterator[Dialled | None]:
-    """Dial the nodes of a launch or a check; None where something may be wrong with it, which is told in its turn."""
+def dial_ahead(settings: Settings, rest: str) -> Iterator[Dialled | None]:
+    """Dial the nodes of a launch or a check while the rest is loaded: the module of that name.
+
+    None where something may be wrong with it, which is told in its turn.
+    """
     nodes = find_nodes(settings)
     if not nodes:
         yield None
@@ -84,7 +93,14 @@ def dial_ahead(settings: Settings) -> Iterator[Dialled | None]:
     # Loaded before anybody dials: two threads that load at the same time take as long as one after the other.
     from orchestrator.transport import ssh, ssh_link  # noqa: F401, PLC0415 - as said
 
+    if len(nodes) > FEW:
+        # Amid the logins of many, each look at a file waits for its turn among all.
+        import_module(rest)
+        pack_ahead()
     dialled = Dialled(nodes, settings)
+    if len(nodes) <= FEW:
+        # The nodes take their time, which is enough for it.
+        pack_ahead()
     try:
         yield dialled
     finally:

@@ -72,7 +72,8 @@ def probe_nodes(
     """
     head = links[0].node
     routes = [address for address in (head.addr or head.host,) if is_numeric(address)]
-    project = ask_of_script(settings, env)
+    # What is the same for all is found once: in a thread each look at a file waits for its turn among all nodes.
+    project = {**ask_of_script(settings, env), **folder_words(settings)}
     close_s = clock_needed_s(settings, for_run=for_run)
 
     def probe(item: tuple[int, Link]) -> NodeAnswer:
@@ -92,7 +93,6 @@ def _probe_node(
 ) -> NodeAnswer:
     request: dict[str, Any] = {
         **ask_of_node(project, link.node),
-        **folder_words(settings),
         "python": link.node.python,
         "launch_python": settings.python,
         "conda_env": settings.conda_env,

@@ -15,6 +15,7 @@ from orchestrator.errors import AortaError
 from orchestrator.transport import Channel, Frame
 from orchestrator.transport.cargo import list_needed, pack_modules
 from orchestrator.transport.frames import FrameReader
+from orchestrator.transport.program import first_bytes
 
 PROGRAM = "porter"
 IDLE_S = 60.0
@@ -29,6 +30,12 @@ ALONE = frozenset({"pump", "hold"})
 """Programs that have a channel alone: they run as long as a run does, or bring much."""
 HEIR = "start"
 """Has a channel alone as well: that of the porter, when nothing else is at work there."""
+
+
+def pack_ahead() -> None:
+    """Build now what every node is sent; the first one that is reached would do it otherwise, and the others wait."""
+    first_bytes(PROGRAM, "", {})
+    pack_modules("probe", list_needed(PROGRAM))
 
 
 class Base(Channel, Protocol):

@@ -19,7 +19,6 @@ from orchestrator.transport.ssh_base import fabric, paramiko
 from orchestrator.transport.ssh_dial import (
     Deadline,
     DroppedError,
-    Introduced,
     Proxy,
     Resolved,
     await_greeting,
@@ -31,6 +30,7 @@ from orchestrator.transport.ssh_keys import KeyStore
 from orchestrator.transport.ssh_login import KeyLogin
 from orchestrator.transport.ssh_pulse import Pulse
 from orchestrator.transport.ssh_rsync import has_aes
+from orchestrator.transport.ssh_socket import SshSocket
 from orchestrator.transport.sshconfig import SshHost
 
 JUMP_WIDTH = 8
@@ -56,9 +56,17 @@ class FabricConnection(fabric.Connection):  # type: ignore[misc] # fabric has no
     __setattr__ = object.__setattr__
 
 
+class NoSshConfig(paramiko.SSHConfig):
+    """Says of every host what an empty ssh_config says, without asking the system for all that could stand in one."""
+
+    def lookup(self, hostname: str) -> paramiko.SSHConfigDict:
+        """Give nothing but the name."""
+        return paramiko.SSHConfigDict(hostname=hostname)
+
+
 def _fabric_config() -> fabric.Config:
     # Everything is resolved before fabric is called; its own files and its reading of ssh_config stay out.
-    config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+    config = fabric.Config(ssh_config=NoSshConfig(), lazy=True)
     # What it is asked for at every look and has not got costs four times what a connection does otherwise.
     config._set(_keypath=(), _root=config)  # noqa: SLF001 - as invoke sets it in the parts of a configuration
     return config
@@ -158,7 +166,7 @@ class Connection:
             sock = self._proxy.socket
         else:
             sock = dial(self.host, addresses or resolve(self.host, self.where, deadline), self.where, deadline)
-        sock = Introduced(sock, GREETING)
+        sock = SshSocket(sock, GREETING)
         try:
             await_greeting(sock, self.host, self.where, deadline)
         except DroppedError as error:

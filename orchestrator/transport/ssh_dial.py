@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import queue
 import select
@@ -153,28 +152,6 @@ class Proxy:
         self._process.terminate()
         self._process.wait()
         self._complaints.close()
-
-
-class Introduced(socket.socket):
-    """A connection over which our own greeting has gone before the SSH library has it sent.
-
-    Both sides may greet at once. The library begins only when the server has been heard, and a server offers its
-    algorithms only when it has heard us: that would be half a round trip of waiting.
-    """
-
-    def __init__(self, sock: socket.socket, greeting: str) -> None:
-        super().__init__(fileno=sock.detach())
-        self._said = f"{greeting}\r\n".encode()
-        # Whoever hangs up, or takes nothing, is told apart by what comes back.
-        with contextlib.suppress(OSError):
-            self.sendall(self._said)
-
-    def send(self, data: Any, flags: int = 0, /) -> int:
-        """Send; what the library says first has been said."""
-        if self._said and bytes(data) == self._said:
-            self._said = b""
-            return len(data)
-        return super().send(data, flags)
 
 
 def await_greeting(sock: socket.socket, host: SshHost, where: str, deadline: Deadline) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.phases.dialled import find_nodes
+from orchestrator.phases import dialled
+from orchestrator.phases.dialled import FEW, dial_ahead, find_nodes
 from orchestrator.settings import build_settings
 
 
@@ -37,3 +40,34 @@ def test_nodes_are_dialled_at_once(node_list: Path, flags: dict[str, Any]) -> No
 )
 def test_nobody_is_dialled_for_a_call_that_is_refused(node_list: Path, flags: dict[str, Any]) -> None:
     assert find_nodes(build_settings({"nodes": node_list, **flags}, {}, ())) == ()
+
+
+@pytest.mark.parametrize("many", [0, 1])
+def test_the_logins_of_many_find_everything_loaded_and_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    """Amid the logins of many, each look at a file waits for its turn; those of few take no longer than the rest does."""
+    (tmp_path / "rest_of_it.py").write_text("")
+    (tmp_path / "nodes.txt").write_text("".join(f"10.0.0.{1 + place}\n" for place in range(FEW + many)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "rest_of_it", None)
+    del sys.modules["rest_of_it"]
+    seen: list[tuple[bool, bool]] = []
+    packed, begun = threading.Event(), threading.Event()
+
+    def pack() -> None:
+        assert many or begun.wait(10.0), "few nodes are dialled before anything else"
+        packed.set()
+
+    def connect(*_: object) -> list[object]:
+        seen.append(("rest_of_it" in sys.modules, packed.is_set()))
+        begun.set()
+        return []
+
+    monkeypatch.setattr(dialled, "pack_ahead", pack)
+    monkeypatch.setattr(dialled, "connect", connect)
+    with dial_ahead(build_settings({"nodes": tmp_path / "nodes.txt"}, {}, ()), "rest_of_it") as links:
+        assert links is not None
+        assert links.take(lambda _: None) == []
+        assert packed.is_set()
+    assert seen == [(bool(many), bool(many))]
