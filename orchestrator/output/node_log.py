@@ -29,10 +29,15 @@ class NodeLogWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: each feed is one write, and people follow the file while it grows.
         self._file = path.open("ab", buffering=0)
+        self.size = self._file.tell()
+        """Of the file, in bytes."""
         self._sources: dict[tuple[str, str], _Source] = {}
 
-    def feed(self, label: str, data: bytes, stream: str = "out") -> None:
-        """Take what a source wrote, cut anywhere; a label's streams are kept apart until their lines end."""
+    def feed(self, label: str, data: bytes, stream: str = "out", there: int = 0) -> None:
+        """Take what a source wrote, cut anywhere; a label's streams are kept apart until their lines end.
+
+        Of what that makes, so many bytes are in the file already.
+        """
         source = self._sources.setdefault((label, stream), _Source())
         block, newline, rest = data.rpartition(b"\n")
         parts: list[bytes] = []
@@ -47,17 +52,17 @@ class NodeLogWriter:
             source.held += rest
         source.held = _write_pieces(parts, label, source, source.held)
         if parts:
-            self._write(parts[0] if len(parts) == 1 else b"".join(parts))
+            self._write((parts[0] if len(parts) == 1 else b"".join(parts))[there:])
 
-    def drop(self, label: str, size: int, stream: str = "out") -> None:
-        """Tell that a part of a source is missing; what was held of its line ends here."""
+    def drop(self, label: str, size: int, stream: str = "out", there: int = 0) -> None:
+        """Tell that a part of a source is missing; what was held of its line ends here. See feed for `there`."""
         source = self._sources.setdefault((label, stream), _Source())
         parts: list[bytes] = []
         if source.held:
             _write_line(parts, label, source, source.held)
         source.held, source.continued = b"", True
         _write_line(parts, label, source, render_dropped(size))
-        self._write(b"".join(parts))
+        self._write(b"".join(parts)[there:])
 
     def resume(self, label: str, held: bytes, stream: str = "out") -> None:
         """Go on after a writer that was killed: what of a source's last line it had and did not write."""
@@ -82,7 +87,9 @@ class NodeLogWriter:
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[self._file.write(view) :]
+            written = self._file.write(view)
+            self.size += written
+            view = view[written:]
 
 
 def render_dropped(size: int) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.output.node_log import PIECE_BYTES, NodeLogWriter, render_dropped
 from orchestrator.phases.loggaps import add_gap, read_gaps
+from orchestrator.phases.logintent import Intent, read_intent, write_intent
 from orchestrator.phases.logtimes import TimeWriter
 from orchestrator.plan.paths import ExperimentPaths
 from orchestrator.values import NodePlan
@@ -35,6 +36,11 @@ class LogStore:
         paths.logs.mkdir(parents=True, exist_ok=True)
         self._times = TimeWriter()
         self._merged = NodeLogWriter(paths.node_log(node.node_rank, node.node.name))
+        self._intent_file = paths.logs / f".merging_{node.node_rank}"
+        self._begun = read_intent(self._intent_file)
+        if self._begun.name in self.names():
+            # Before the merged log takes anything else.
+            self._length(self._begun.name)
 
     def names(self) -> list[str]:
         """List the node's names of all files that can come."""
@@ -71,10 +77,25 @@ class LogStore:
             path = self._path(name)
             self._lengths[name] = length = path.stat().st_size if path.exists() else 0
             if length:
-                gaps = read_gaps(self._paths.gaps_jsonl).get(path.name, [])
-                begin = max((end for _, end in gaps if end <= length), default=0)
-                self._merged.resume(self._label(name), read_last_line(path, begin, length), name.partition(".")[2])
+                self._resume(name, path, length)
         return self._lengths[name]
+
+    def _resume(self, name: str, path: Path, length: int) -> None:
+        """Bring the merged log to where a file is: who wrote it before may have been killed between the two."""
+        begun = min(self._begun.begin, length) if name == self._begun.name else length
+        gaps = read_gaps(self._paths.gaps_jsonl).get(path.name, [])
+        whole = max((end for _, end in gaps if end <= begun), default=0)
+        label, stream = self._label(name), name.partition(".")[2]
+        self._merged.resume(label, read_last_line(path, whole, begun), stream)
+        if begun == length:
+            return
+        there = max(0, self._merged.size - self._begun.merged)
+        if any(start <= begun < end for start, end in gaps):
+            self._merged.drop(label, length - begun, stream, there)
+            return
+        with path.open("rb") as file:
+            file.seek(begun)
+            self._merged.feed(label, file.read(length - begun), stream, there)
 
     def rank(self, name: str) -> int | None:
         """Give the global rank of a file by the node's name of it; None for the agent."""
@@ -115,6 +136,7 @@ class LogStore:
 
     def _append(self, name: str, fresh: bytes) -> None:
         path, begin = self._path(name), self._lengths[name]
+        self._intend(name)
         # Opened each time: kept open, the files of sixty nodes are more than a process may have.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         view = memoryview(fresh)
@@ -129,6 +151,9 @@ class LogStore:
             if stored:
                 self._times.note(self._paths.log_times(path.name), begin)
                 self._merged.feed(self._label(name), fresh[:stored], name.partition(".")[2])
+
+    def _intend(self, name: str) -> None:
+        write_intent(self._intent_file, Intent(name, self._lengths[name], self._merged.size))
 
     def _label(self, name: str) -> str:
         rank = self.rank(name)
@@ -154,6 +179,7 @@ class LogStore:
         path = self._path(name)
         # Told before it is there: zeros in the file that no gap explains would be taken for the rank's own.
         add_gap(self._paths.gaps_jsonl, path.name, (length, end))
+        self._intend(name)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if os.fstat(handle).st_size < end:
@@ -178,10 +204,12 @@ class LogStore:
     def close(self, *, over: bool = True) -> None:
         """Close the merged log; `over` says that nobody goes on with it."""
         self._merged.close(over=over)
+        if over:
+            self._intent_file.unlink(missing_ok=True)
 
 
 def read_last_line(path: Path, begin: int, length: int) -> bytes:
-    """Read what follows the last newline of a file, as far as a line for people goes, and nothing before an offset."""
+    """Read what follows the last newline in so much of a file, as far as a line for people goes, and nothing before an offset."""
     with path.open("rb") as file:
-        file.seek(max(begin, length - PIECE_BYTES - 1))
-        return file.read(PIECE_BYTES + 1).rpartition(b"\n")[2]
+        place = file.seek(max(begin, length - PIECE_BYTES - 1))
+        return file.read(length - place).rpartition(b"\n")[2]

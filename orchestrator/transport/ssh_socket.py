@@ -7,8 +7,8 @@ import socket
 import struct
 from typing import Any
 
-AHEAD = 1 << 16
-"""So many bytes are asked for at once; the SSH library asks for a packet in two or three parts."""
+AHEAD = 1 << 14
+"""So many bytes are asked for at once, unless more are wanted; the SSH library asks for a packet in two or three parts."""
 
 
 class SshSocket(socket.socket):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import signal
@@ -77,6 +78,8 @@ class Running:
         self._ended = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         self._sampler.start()
+        # Whoever ends the benchmark ends it.
+        atexit.register(self.kill)
 
     @property
     def pid(self) -> int:
@@ -107,12 +110,12 @@ class Running:
         """Wait for its end; one that does not come in time is killed, and the measurement fails."""
         late = threading.Timer(timeout_s, self.signal, (signal.SIGKILL,))
         late.start()
-        _, status, usage = os.wait4(self.process.pid, 0)
-        ended = time.time()
-        in_time = late.is_alive()
-        late.cancel()
-        self._ended.set()
-        self._sampler.join()
+        try:
+            _, status, usage = os.wait4(self.process.pid, 0)
+            ended, in_time = time.time(), late.is_alive()
+        finally:
+            late.cancel()
+        self._end_watch()
         self.process.returncode = os.waitstatus_to_exitcode(status)
         began = float(self._stamp.read_text() or "nan") if self._stamp.exists() else float("nan")
         ran = Ran(
@@ -142,9 +145,13 @@ class Running:
         if self.process.returncode is None:
             self.signal(signal.SIGKILL)
             self.process.wait()
-            self._ended.set()
-            self._sampler.join()
+            self._end_watch()
             self._folder.cleanup()
+
+    def _end_watch(self) -> None:
+        atexit.unregister(self.kill)
+        self._ended.set()
+        self._sampler.join()
 
     def read_cpu_s(self) -> float:
         """Seconds of processor that its own process has used so far, children not counted."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -97,6 +99,30 @@ def test_the_cost_of_a_command_is_its_own(tmp_path: Path) -> None:
     ran = start(tmp_path, sys.executable, "-I", "-S", "-c", busy).wait().check()
     assert 0.3 <= ran.cpu_s < 1
     assert mib < ran.peak_mib < 2 * mib
+
+
+ENDED = """
+import os, signal, sys
+from benchmark.timing import Running
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+command = Running(["sleep", "600"], wrap=lambda stamped: stamped, cwd=sys.argv[1], env=os.environ)
+print(command.pid, command._folder.name, flush=True)
+command.wait()
+"""
+
+
+def test_a_benchmark_that_is_ended_waits_for_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDED, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=env
+    ) as it:
+        assert it.stdout is not None
+        pid, folder = it.stdout.readline().split()
+        it.send_signal(signal.SIGTERM)
+        assert it.wait(10) == 128 + signal.SIGTERM
+    assert not Path(folder).exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
 
 
 def test_what_does_not_end_in_time_fails(tmp_path: Path) -> None:

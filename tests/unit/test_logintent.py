@@ -1,0 +1,87 @@
+"""The merged log of a node after its controller was killed between writing a rank's file and that log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runs import build_plan
+
+from orchestrator.output.node_log import NodeLogWriter
+from orchestrator.phases.logstore import LogStore
+from orchestrator.plan.paths import ExperimentPaths
+
+
+class KilledError(BaseException):
+    """The controller ends here."""
+
+
+def _kill_after(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Let the merged log take so many bytes of the next block, and then have the controller killed."""
+
+    def write(writer: NodeLogWriter, data: bytes) -> None:
+        writer._file.write(data[:size])
+        raise KilledError
+
+    monkeypatch.setattr(NodeLogWriter, "_write", write)
+
+
+@pytest.mark.parametrize("size", [0, 1, 12, 1000])
+@pytest.mark.parametrize("before", [b"", b"one\n", b"one\ntw", b"one\ntwo\n"])
+def test_the_merged_log_lacks_nothing_after_a_kill_between_the_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes, size: int
+) -> None:
+    whole, cut = b"one\ntwo\nthree\nfour\n", len(b"one\ntwo\nthree\nfo")
+    paths, node = ExperimentPaths(tmp_path), build_plan(1).nodes[0]
+    first = LogStore(node, paths, lambda *_: None)
+    first.write("0.err", 0, b"first\nand half")
+    first.write("0.out", 0, before)
+    with monkeypatch.context() as killed:
+        _kill_after(killed, size)
+        with pytest.raises(KilledError):
+            first.write("0.out", len(before), whole[len(before) : cut])
+    second = LogStore(node, paths, lambda *_: None)
+    # A pump begins with all of them.
+    assert second.offsets()["0.out"] == cut
+    second.write("0.out", cut, whole[cut:])
+    second.write("0.err", len(b"first\nand half"), b" a line\n")
+    second.close()
+    merged = paths.node_log(0, node.node.name).read_text().splitlines()
+    lines = ["first", "one", "two", "three", "four", "and half a line"]
+    assert merged == [f"[rank 0] {line}" for line in lines]
+    assert not [path for path in paths.logs.iterdir() if path.name.startswith(".")], "the run is over"
+
+
+@pytest.mark.parametrize("size", [0, 7, 1000])
+def test_a_gap_is_told_once_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    paths, node = ExperimentPaths(tmp_path), build_plan(1).nodes[0]
+    first = LogStore(node, paths, lambda *_: None)
+    first.write("0.out", 0, b"one\ntw")
+    with monkeypatch.context() as killed:
+        _kill_after(killed, size)
+        with pytest.raises(KilledError):
+            first.drop("0.out", 6, 1 << 20)
+    second = LogStore(node, paths, lambda *_: None)
+    assert second.offsets()["0.out"] == 1 << 20
+    assert second.drop("0.out", 6, 1 << 20) == 0
+    second.close()
+    assert paths.node_log(0, node.node.name).read_text().splitlines() == [
+        "[rank 0] one",
+        "[rank 0] tw",
+        "[rank 0 …] (1024.0 KiB were dropped here)",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "0.out", "0.out x y", "0.out 4 9999", "0.out 9999 0", "\0\0"])
+def test_a_torn_note_of_what_came_last_costs_nothing_that_is_there(tmp_path: Path, text: str) -> None:
+    paths, node = ExperimentPaths(tmp_path), build_plan(1).nodes[0]
+    first = LogStore(node, paths, lambda *_: None)
+    first.write("0.out", 0, b"one\ntwo\n")
+    first.close(over=False)
+    (intent,) = paths.logs.glob(".merging_*")
+    intent.write_text(text)
+    second = LogStore(node, paths, lambda *_: None)
+    second.write("0.out", second.offsets()["0.out"], b"three\n")
+    second.close()
+    merged = paths.node_log(0, node.node.name).read_text().splitlines()
+    assert set(merged) == {"[rank 0] one", "[rank 0] two", "[rank 0] three"}
