@@ -83,5 +83,5 @@ class RankRoom:
         wait_for(lambda: state_of(self.started[place].pid) == "S")
 
     def wait_armed(self, rank: int = 0) -> None:
-        """Wait until the hook has armed a rank."""
+        """Wait until the hook has armed a rank, which is before its program has run a line."""
         wait_for(lambda: armed.find_armed(str(self.folder), self.events[rank]))

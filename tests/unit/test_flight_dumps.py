@@ -75,6 +75,7 @@ def wait_ready(room: RankRoom, rank: int = 0) -> None:
 def test_the_hook_gives_the_recorder_of_every_backend(room: RankRoom) -> None:
     room.start(GLOO + STUCK)
     room.wait_armed()
+    room.wait_here()
     assert take(room) == ({0: (b'{"entries":[]}', "hook")}, {})
     assert take(room) == ({0: (b'{"entries":[]}', "hook")}, {})
 
@@ -82,6 +83,7 @@ def test_the_hook_gives_the_recorder_of_every_backend(room: RankRoom) -> None:
 def test_of_two_recorders_the_fuller_one_counts(room: RankRoom) -> None:
     room.start(GLOO + "library._dump_nccl_trace_json = lambda: b'{\"entries\":[1, 2]}'\n" + STUCK)
     room.wait_armed()
+    room.wait_here()
     assert take(room)[0] == {0: (b'{"entries":[1, 2]}', "hook")}
 
 
@@ -97,6 +99,7 @@ def test_of_two_recorders_the_fuller_one_counts(room: RankRoom) -> None:
 def test_why_the_hook_has_none_is_told(room: RankRoom, program: str, why: str) -> None:
     process = room.start(program)
     room.wait_armed()
+    room.wait_here()
     assert take(room) == ({}, {"0": why})
     assert process.poll() is None
 
@@ -120,6 +123,7 @@ def test_where_both_answer_the_one_with_the_callers_counts(room: RankRoom) -> No
 def test_a_pipe_that_nobody_reads_keeps_nobody_waiting(room: RankRoom) -> None:
     room.start(GLOO + STUCK, **prefixes(room))
     room.wait_armed()
+    room.wait_here()
     os.mkfifo(room.folder / "diagnosis" / "nccl_pipe_rank_0.pipe")
     began = time.monotonic()
     assert [how for _, how in take(room)[0].values()] == ["hook"]
@@ -183,6 +187,7 @@ def test_only_the_ranks_that_are_asked_for_are_disturbed(room: RankRoom) -> None
     for rank in range(2):
         room.start(GLOO + STUCK, rank=rank)
         room.wait_armed(rank)
+        room.wait_here(rank)
     assert sorted(take(room, ranks=[1])[0]) == [1]
     assert not (room.folder / "diagnosis" / "stacks" / "rank_0.flight.json").exists()
 
@@ -193,6 +198,7 @@ def test_a_rank_that_lets_no_other_thread_run_costs_the_time_and_no_more(
     monkeypatch.setattr(flight, "LIMIT_S", 2.5)
     process = room.start(GLOO + STUCK)
     room.wait_armed()
+    room.wait_here()
     os.kill(process.pid, 19)
     wait_for(lambda: (found := processes.read_process(process.pid)) is not None and found.state == "T")
     assert take(room) == ({}, {"0": "its rank hook gave no dump in time: what it is in lets no other thread run"})
