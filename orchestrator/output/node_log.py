@@ -64,9 +64,9 @@ class NodeLogWriter:
         _write_line(parts, label, source, render_dropped(size))
         self._write(b"".join(parts)[there:])
 
-    def resume(self, label: str, held: bytes, stream: str = "out") -> None:
-        """Go on after a writer that was killed: what of a source's last line it had and did not write."""
-        self._sources[label, stream] = _Source(held=held[-PIECE_BYTES:], continued=len(held) > PIECE_BYTES)
+    def resume(self, label: str, held: bytes, stream: str = "out", *, continued: bool = False) -> None:
+        """Go on after a writer that was killed: what of a source's last line it had and did not write, after what it did."""
+        self._sources[label, stream] = _Source(held=held, continued=continued)
 
     def flush(self) -> None:
         """Write the lines that never ended."""

@@ -1,4 +1,4 @@
-"""Begins to dial the nodes while the rest of this program is still being loaded, which takes as long."""
+"""Begins to dial the nodes while the rest of this program is still being loaded, unless they are so many that it would wait for them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def open_links(
 
 @contextmanager
 def dial_ahead(settings: Settings, rest: str) -> Iterator[Dialled | None]:
-    """Dial the nodes of a launch or a check while the rest is loaded: the module of that name.
+    """Dial the nodes of a launch or a check, few of them before the rest is loaded: the module of that name.
 
     None where something may be wrong with it, which is told in its turn.
     """
@@ -98,9 +98,6 @@ def dial_ahead(settings: Settings, rest: str) -> Iterator[Dialled | None]:
         import_module(rest)
         pack_ahead()
     dialled = Dialled(nodes, settings)
-    if len(nodes) <= FEW:
-        # The nodes take their time, which is enough for it.
-        pack_ahead()
     try:
         yield dialled
     finally:

@@ -39,8 +39,9 @@ class LogStore:
         self._intent_file = paths.logs / f".merging_{node.node_rank}"
         self._begun = read_intent(self._intent_file)
         if self._begun.name in self.names():
-            # Before the merged log takes anything else.
-            self._length(self._begun.name)
+            # Before the merged log takes anything else. A full disk must not keep anybody from watching the run.
+            with contextlib.suppress(OSError):
+                self._length(self._begun.name)
 
     def names(self) -> list[str]:
         """List the node's names of all files that can come."""
@@ -84,9 +85,11 @@ class LogStore:
         """Bring the merged log to where a file is: who wrote it before may have been killed between the two."""
         begun = min(self._begun.begin, length) if name == self._begun.name else length
         gaps = read_gaps(self._paths.gaps_jsonl).get(path.name, [])
-        whole = max((end for _, end in gaps if end <= begun), default=0)
         label, stream = self._label(name), name.partition(".")[2]
-        self._merged.resume(label, read_last_line(path, whole, begun), stream)
+        # Gaps that touch are told as one.
+        whole = max((min(end, begun) for start, end in gaps if start < begun), default=0)
+        held, continued = read_open_line(path, whole, begun)
+        self._merged.resume(label, held, stream, continued=continued)
         if begun == length:
             return
         there = max(0, self._merged.size - self._begun.merged)
@@ -208,8 +211,18 @@ class LogStore:
             self._intent_file.unlink(missing_ok=True)
 
 
-def read_last_line(path: Path, begin: int, length: int) -> bytes:
-    """Read what follows the last newline in so much of a file, as far as a line for people goes, and nothing before an offset."""
+def read_open_line(path: Path, begin: int, length: int) -> tuple[bytes, bool]:
+    """Read what the merged log has not got of the line that so much of a file ends in, and whether it has a part of it.
+
+    Nothing counts before `begin`, the end of the last gap.
+    """
     with path.open("rb") as file:
-        place = file.seek(max(begin, length - PIECE_BYTES - 1))
-        return file.read(length - place).rpartition(b"\n")[2]
+        start = place = length
+        while start == place and place > begin:
+            place = max(begin, place - PIECE_BYTES)
+            file.seek(place)
+            start = place + file.read(start - place).rfind(b"\n") + 1
+        size = length - start
+        held = size - (size - 1) // PIECE_BYTES * PIECE_BYTES if size else 0
+        file.seek(length - held)
+        return file.read(held), held < size or start == begin > 0

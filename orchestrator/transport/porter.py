@@ -33,7 +33,7 @@ HEIR = "start"
 
 
 def pack_ahead() -> None:
-    """Build now what every node is sent; the first one that is reached would do it otherwise, and the others wait."""
+    """Build now what each of many nodes is sent; the first one that is reached would do it otherwise, and the others wait."""
     first_bytes(PROGRAM, "", {})
     pack_modules("probe", list_needed(PROGRAM))
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from runs import build_plan
 
+from orchestrator.output import node_log
 from orchestrator.output.node_log import NodeLogWriter
+from orchestrator.phases import logstore
 from orchestrator.phases.logstore import LogStore
 from orchestrator.plan.paths import ExperimentPaths
 
@@ -85,3 +89,67 @@ def test_a_torn_note_of_what_came_last_costs_nothing_that_is_there(tmp_path: Pat
     second.close()
     merged = paths.node_log(0, node.node.name).read_text().splitlines()
     assert set(merged) == {"[rank 0] one", "[rank 0] two", "[rank 0] three"}
+
+
+Step = tuple[str, bytes | int]
+"""What comes of a file: bytes, or a gap of so many."""
+
+
+def _make_steps(chance: random.Random) -> list[Step]:
+    steps: list[Step] = []
+    for _ in range(chance.randrange(1, 14)):
+        name = chance.choice(["0.out", "0.err"])
+        if chance.random() < 0.15:
+            steps.append((name, chance.randrange(1, 30)))
+        else:
+            steps.append((name, bytes(chance.choices(b"abcdef\n", [1] * 6 + [0.7], k=chance.randrange(1, 40)))))
+    return [*steps, ("0.out", b"end\n"), ("0.err", b"end\n")]
+
+
+def _take(store: LogStore, steps: Sequence[Step]) -> None:
+    """Give a store all steps from the beginning, as a node does that knows nothing of what was stored."""
+    places = {"0.out": 0, "0.err": 0}
+    here = store.offsets()
+    for name, what in steps:
+        begin = places[name]
+        size = what if isinstance(what, int) else len(what)
+        places[name] = begin + size
+        if begin + size <= here[name]:
+            continue
+        if isinstance(what, int):
+            store.drop(name, begin, begin + size)
+        else:
+            store.write(name, begin, what)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_merged_log_is_the_same_with_and_without_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    for module in (node_log, logstore):
+        monkeypatch.setattr(module, "PIECE_BYTES", 8)
+    chance = random.Random(seed)
+    steps, node = _make_steps(chance), build_plan(1).nodes[0]
+    calm = ExperimentPaths(tmp_path / "calm")
+    _take(store := LogStore(node, calm, lambda *_: None), steps)
+    store.close()
+    wanted = calm.node_log(0, node.node.name).read_text().splitlines()
+
+    paths = ExperimentPaths(tmp_path / "killed")
+    for _ in range(3):
+        cut = chance.randrange(len(steps))
+        store = LogStore(node, paths, lambda *_: None)
+        _take(store, steps[:cut])
+        with monkeypatch.context() as killed:
+            _kill_after(killed, chance.choice([0, 1, 9, 30, 1000]))
+            try:
+                _take(store, steps[: cut + 1])
+            except KilledError:
+                continue
+        store.close(over=False)
+    _take(store := LogStore(node, paths, lambda *_: None), steps)
+    store.close()
+    for stream in (calm.rank_out, calm.rank_err):
+        twin = paths.logs / stream(0).name
+        assert twin.read_bytes() == stream(0).read_bytes()
+    assert paths.node_log(0, node.node.name).read_text().splitlines() == wanted
