@@ -99,7 +99,11 @@ def test_a_gap_lives_through_the_end_of_a_controller(tmp_path: Path) -> None:
     store, paths, _ = make_store(tmp_path)
     store.write("0.out", 200, b"again\n")
     store.close()
-    assert paths.node_log(0, "node0").read_bytes().endswith(b"[rank 0] again\n")
+    assert (
+        paths.node_log(0, "node0")
+        .read_bytes()
+        .endswith(b"(196 B were dropped here)\n[rank 0 \xe2\x80\xa6] end\n[rank 0 \xe2\x80\xa6] again\n")
+    )
     assert sum(end - start for start, end in read_gaps(paths.gaps_jsonl)["rank_0000.out"]) == 196
 
 
