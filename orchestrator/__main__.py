@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import signal
 import sys
 import threading
 
@@ -28,6 +29,9 @@ def end(code: int) -> None:
 
     Comes back where an output takes no more: Python has its own words for that.
     """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        # All is said; one more Ctrl-C ends what is left of us, and not with the traceback of a library's last callback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for threads, as Python does first
     atexit._run_exitfuncs()  # noqa: SLF001 - what os._exit leaves out
     try:

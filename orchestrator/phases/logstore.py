@@ -38,6 +38,8 @@ class LogStore:
         self._merged = NodeLogWriter(paths.node_log(node.node_rank, node.node.name))
         self._intent_file = paths.logs / f".merging_{node.node_rank}"
         self._begun = read_intent(self._intent_file)
+        self._told_whole = not self._intent_file.exists()
+        """What of the files is here was told to its end, lines that had not ended as well: nobody was to go on."""
         if self._begun.name in self.names():
             # Before the merged log takes anything else. A full disk must not keep anybody from watching the run.
             with contextlib.suppress(OSError):
@@ -89,6 +91,8 @@ class LogStore:
         # Gaps that touch are told as one.
         whole = max((min(end, begun) for start, end in gaps if start < begun), default=0)
         held, continued = read_open_line(path, whole, begun)
+        if self._told_whole:
+            held, continued = b"", continued or bool(held)
         self._merged.resume(label, held, stream, continued=continued)
         if begun == length:
             return

@@ -91,6 +91,22 @@ def test_a_torn_note_of_what_came_last_costs_nothing_that_is_there(tmp_path: Pat
     assert set(merged) == {"[rank 0] one", "[rank 0] two", "[rank 0] three"}
 
 
+@pytest.mark.parametrize(("rest", "shown"), [(b"", []), (b" and\nmore\n", ["[rank 0 …]  and", "[rank 0] more"])])
+def test_a_line_that_was_told_before_it_ended_is_told_once(tmp_path: Path, rest: bytes, shown: Sequence[str]) -> None:
+    """A controller may end between the last byte of its nodes and the end of the run, and a lost node may come back."""
+    paths, node = ExperimentPaths(tmp_path), build_plan(1).nodes[0]
+    first = LogStore(node, paths, lambda *_: None)
+    first.write("0.out", 0, b"whole\nopen")
+    first.close()
+    for _ in range(2):
+        second = LogStore(node, paths, lambda *_: None)
+        begin = second.offsets()["0.out"]
+        second.write("0.out", 10, rest)
+        assert begin in {10, 10 + len(rest)}
+        second.close()
+    assert paths.node_log(0, node.node.name).read_text().splitlines() == ["[rank 0] whole", "[rank 0] open", *shown]
+
+
 Step = tuple[str, bytes | int]
 """What comes of a file: bytes, or a gap of so many."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 LATE = """
@@ -32,6 +35,16 @@ print("does not fit")
 end(0)
 """
 
+SLOW = """
+import atexit, time
+from orchestrator.__main__ import end
+def wait():
+    print("last callback", flush=True)
+    time.sleep(1.0)
+atexit.register(wait)
+end(130)
+"""
+
 
 def run(code: str, line: str = 'exec "$0" -c "$1"') -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -49,6 +62,17 @@ def test_an_output_that_takes_no_more_is_told_as_python_tells_it() -> None:
     done = run(FULL, 'exec "$0" -c "$1" >/dev/full')
     assert done.returncode != 0
     assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(("ignored", "code"), [(False, -signal.SIGINT), (True, 130)])
+def test_one_more_ctrl_c_at_the_end_says_nothing(ignored: bool, code: int) -> None:  # noqa: FBT001 - a parameter of the test
+    line = ["env", "--ignore-signal=INT" if ignored else "--default-signal=INT", sys.executable, "-c", SLOW]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as ending:
+        assert ending.stdout is not None
+        assert ending.stdout.readline() == "last callback\n"
+        ending.send_signal(signal.SIGINT)
+        said, complaints = ending.communicate(timeout=60)
+    assert (ending.returncode, said, complaints) == (code, "", "")
 
 
 def test_the_command_gives_its_code_and_all_that_it_says() -> None:
