@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 FEW = 16
-"""Nodes whose logins leave time for other work."""
+"""Nodes whose logins leave time for other work. Not below mesh.MOST_NODES: of so few, each is asked for its ways first,
+and what pack_ahead builds would be sent to none."""
 
 
 class Dialled:

@@ -10,12 +10,15 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import LinkError, SilentError
 from orchestrator.light_dataclass import dataclass
 from orchestrator.nodeline import is_numeric
 from orchestrator.transport.sshconfig import SshHost, expand_tokens, home_folder
+
+if TYPE_CHECKING:
+    from orchestrator.transport.ssh_socket import SshSocket
 
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL})
@@ -154,10 +157,9 @@ class Proxy:
         self._complaints.close()
 
 
-def await_greeting(sock: socket.socket, host: SshHost, where: str, deadline: Deadline) -> None:
+def await_greeting(sock: SshSocket, host: SshHost, where: str, deadline: Deadline) -> None:
     """Wait until the server has said SSH-…, without taking the bytes from whoever reads next."""
     place = f"{host.hostname} port {host.port}" + (", through its ProxyCommand," if host.proxy_command else "")
-    sock.settimeout(None)
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     seen = b""
