@@ -109,6 +109,7 @@ class Running:
     def wait(self, timeout_s: float = 120) -> Ran:
         """Wait for its end; one that does not come in time is killed, and the measurement fails."""
         late = threading.Timer(timeout_s, self.signal, (signal.SIGKILL,))
+        late.daemon = True  # whoever ends the benchmark does not wait for it
         late.start()
         try:
             _, status, usage = os.wait4(self.process.pid, 0)
